@@ -1,0 +1,196 @@
+package snapshot
+
+import (
+	"time"
+
+	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
+	xdsmatcherv3 "github.com/cncf/xds/go/xds/type/matcher/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	previousprioritiesv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"xds-server/envoy"
+	"xds-server/pkg/routing"
+)
+
+const (
+	gvrHeader         = "x-gvr"
+	subresourceHeader = "x-subresource"
+	// undeliveredHeader is set by a peer listener on answers to requests that never reached its apiserver.
+	undeliveredHeader = "x-peer-undelivered"
+
+	notEvaluated = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the identity of this request was not evaluated","reason":"InternalError","code":500}` + "\n"
+)
+
+// routeConfiguration is the front's routes: nested exact maps, so that a request costs three look-ups whatever the
+// table's size. First how the identity was evaluated (missing: 500, so that a failed filter lets nobody through), then
+// the group, version and resource, then, where only that differs, the subresource.
+func routeConfiguration(table routing.Table) (*routev3.RouteConfiguration, error) {
+	states := map[string]*xdsmatcherv3.Matcher_OnMatch{}
+	for _, v := range variants {
+		m, err := byResource(table, v)
+		if err != nil {
+			return nil, err
+		}
+		states[v] = m
+	}
+	refused, err := refuse()
+	if err != nil {
+		return nil, err
+	}
+	matcher, err := exactMap(StateHeader, states, refused)
+	if err != nil {
+		return nil, err
+	}
+	retry, err := retryPolicy()
+	if err != nil {
+		return nil, err
+	}
+	return &routev3.RouteConfiguration{
+		Name:                    RouteName,
+		RequestHeadersToRemove:  envoy.RemovedHeaders,
+		ResponseHeadersToRemove: []string{undeliveredHeader},
+		ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
+			Header:       &corev3.HeaderValue{Key: ProxiedHeader, Value: "%UPSTREAM_METADATA(" + metadataKey + ":peer)%"},
+			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+		}},
+		VirtualHosts: []*routev3.VirtualHost{{
+			Name: "all", Domains: []string{"*"}, RetryPolicy: retry, Matcher: matcher.GetMatcher(),
+		}},
+	}, nil
+}
+
+// byResource is the table of one variant.
+func byResource(table routing.Table, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
+	otherwise, err := action(table.Default, variant)
+	if err != nil {
+		return nil, err
+	}
+	subresources := map[routing.Key]map[string]*xdsmatcherv3.Matcher_OnMatch{}
+	resources := map[routing.Key]routing.Set{}
+	for _, e := range table.Entries {
+		if e.Key.Subresource == "" {
+			resources[e.Key] = e.Set
+			continue
+		}
+		a, err := action(e.Set, variant)
+		if err != nil {
+			return nil, err
+		}
+		parent := e.Key.Parent()
+		if subresources[parent] == nil {
+			subresources[parent] = map[string]*xdsmatcherv3.Matcher_OnMatch{}
+			if _, ok := resources[parent]; !ok {
+				resources[parent] = table.Lookup(parent)
+			}
+		}
+		subresources[parent][e.Key.Subresource] = a
+	}
+	paths := map[string]*xdsmatcherv3.Matcher_OnMatch{}
+	for key, set := range resources {
+		a, err := action(set, variant)
+		if err != nil {
+			return nil, err
+		}
+		if subs := subresources[key]; subs != nil {
+			if a, err = exactMap(subresourceHeader, subs, a); err != nil {
+				return nil, err
+			}
+		}
+		paths[key.Path()] = a
+	}
+	if len(paths) == 0 {
+		return otherwise, nil
+	}
+	return exactMap(gvrHeader, paths, otherwise)
+}
+
+// exactMap looks a header's value up; a value that is not in the map takes otherwise.
+func exactMap(header string, values map[string]*xdsmatcherv3.Matcher_OnMatch, otherwise *xdsmatcherv3.Matcher_OnMatch) (*xdsmatcherv3.Matcher_OnMatch, error) {
+	input, err := packed(&matcherv3.HttpRequestHeaderMatchInput{HeaderName: header})
+	if err != nil {
+		return nil, err
+	}
+	return &xdsmatcherv3.Matcher_OnMatch{OnMatch: &xdsmatcherv3.Matcher_OnMatch_Matcher{Matcher: &xdsmatcherv3.Matcher{
+		MatcherType: &xdsmatcherv3.Matcher_MatcherTree_{MatcherTree: &xdsmatcherv3.Matcher_MatcherTree{
+			Input: &xdscorev3.TypedExtensionConfig{Name: header, TypedConfig: input},
+			TreeType: &xdsmatcherv3.Matcher_MatcherTree_ExactMatchMap{
+				ExactMatchMap: &xdsmatcherv3.Matcher_MatcherTree_MatchMap{Map: values},
+			},
+		}},
+		OnNoMatch: otherwise,
+	}}}, nil
+}
+
+// action sends to a set, without any time limit: watches, logs and exec live as long as they like.
+func action(set routing.Set, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
+	return onMatch(&routev3.Route{
+		Name:  set.ID(),
+		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: clusterOf(set, variant)},
+			Timeout:          durationpb.New(0), IdleTimeout: durationpb.New(0),
+		}},
+	})
+}
+
+func refuse() (*xdsmatcherv3.Matcher_OnMatch, error) {
+	return onMatch(&routev3.Route{
+		Name:  "identity-not-evaluated",
+		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+		Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
+			Status: 500,
+			Body:   &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: notEvaluated}},
+		}},
+		ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
+			Header:       &corev3.HeaderValue{Key: "content-type", Value: "application/json"},
+			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+		}},
+	})
+}
+
+func onMatch(r proto.Message) (*xdsmatcherv3.Matcher_OnMatch, error) {
+	a, err := packed(r)
+	if err != nil {
+		return nil, err
+	}
+	return &xdsmatcherv3.Matcher_OnMatch{OnMatch: &xdsmatcherv3.Matcher_OnMatch_Action{
+		Action: &xdscorev3.TypedExtensionConfig{Name: "route", TypedConfig: a},
+	}}, nil
+}
+
+// retryPolicy repeats only what was not delivered: the next server of the set, then the next priority.
+func retryPolicy() (*routev3.RetryPolicy, error) {
+	hosts, err := packed(&previoushostsv3.PreviousHostsPredicate{})
+	if err != nil {
+		return nil, err
+	}
+	priorities, err := packed(&previousprioritiesv3.PreviousPrioritiesConfig{UpdateFrequency: 1})
+	if err != nil {
+		return nil, err
+	}
+	return &routev3.RetryPolicy{
+		RetryOn:    "connect-failure,refused-stream,reset-before-request,retriable-headers",
+		NumRetries: wrapperspb.UInt32(3),
+		RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
+			BaseInterval: durationpb.New(25 * time.Millisecond), MaxInterval: durationpb.New(250 * time.Millisecond),
+		},
+		RetriableHeaders: []*routev3.HeaderMatcher{{
+			Name: undeliveredHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
+		}},
+		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
+			Name:       "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: hosts},
+		}},
+		HostSelectionRetryMaxAttempts: 3,
+		RetryPriority: &routev3.RetryPolicy_RetryPriority{
+			Name:       "envoy.retry_priorities.previous_priorities",
+			ConfigType: &routev3.RetryPolicy_RetryPriority_TypedConfig{TypedConfig: priorities},
+		},
+	}, nil
+}
