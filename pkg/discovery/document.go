@@ -1,0 +1,307 @@
+package discovery
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// Limits of one document. Real ones stay far below: a cluster with 5,000 CRDs has about 10,000 resources and 30 MB.
+// They bound what a broken or hostile server costs in memory, since JSON can name objects that are a hundred times as
+// large as their text; such a document is refused as a whole, because a view is complete or not taken at all.
+const (
+	maxDocumentBytes = 64 << 20
+	maxGroups        = 10_000
+	maxVersions      = 20_000
+	maxResources     = 100_000
+	maxResourceBytes = 1 << 20
+)
+
+var errTooLarge = errors.New("the document is larger than any real one")
+
+// document is one parsed aggregated discovery document, with how many of its entries were left out, by reason.
+type document struct {
+	groups  []apidiscoveryv2.APIGroupDiscovery
+	dropped map[string]int
+	// first is the first entry that was left out, for the log.
+	first string
+}
+
+// parseDocument reads an aggregated discovery document, v2 or v2beta1: their JSON is the same but for the apiVersion.
+// It goes through the outer lists token by token, so that a list's size is known before it takes memory. core says
+// whether this is /api's document, whose one group has no name.
+func parseDocument(r io.Reader, core bool) (document, error) {
+	p := &parser{
+		dec:  json.NewDecoder(r),
+		core: core,
+		doc:  document{dropped: map[string]int{}},
+	}
+	if err := p.list(); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return document{}, err
+	}
+	if _, err := p.dec.Token(); !errors.Is(err, io.EOF) {
+		return document{}, errors.New("something follows the document")
+	}
+	return p.doc, nil
+}
+
+type parser struct {
+	dec                         *json.Decoder
+	core                        bool
+	doc                         document
+	groups, versions, resources int
+}
+
+// list reads the whole APIGroupDiscoveryList.
+func (p *parser) list() error {
+	var kind, apiVersion string
+	items := false
+	err := p.object(func(field string) error {
+		switch field {
+		case "kind":
+			return p.decode(&kind)
+		case "apiVersion":
+			return p.decode(&apiVersion)
+		case "items":
+			items = true
+			seen := map[string]bool{}
+			return p.array(func() error { return p.group(seen) })
+		default:
+			return p.skip()
+		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case kind != "APIGroupDiscoveryList":
+		return fmt.Errorf("it is no APIGroupDiscoveryList but %.40q", kind)
+	case apiVersion != "apidiscovery.k8s.io/v2" && apiVersion != "apidiscovery.k8s.io/v2beta1":
+		return fmt.Errorf("its version %.60q is not known", apiVersion)
+	case !items:
+		return errors.New("it has no items")
+	}
+	return nil
+}
+
+func (p *parser) group(seen map[string]bool) error {
+	if p.groups++; p.groups > maxGroups {
+		return fmt.Errorf("%w: more than %d groups", errTooLarge, maxGroups)
+	}
+	var g apidiscoveryv2.APIGroupDiscovery
+	err := p.object(func(field string) error {
+		switch field {
+		case "metadata":
+			var meta struct {
+				Name string `json:"name"`
+			}
+			err := p.decode(&meta)
+			g.Name = meta.Name
+			return err
+		case "versions":
+			names := map[string]bool{}
+			return p.array(func() error { return p.version(&g, names) })
+		default:
+			return p.skip()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	switch {
+	case p.core != (g.Name == "") || !validGroup(g.Name):
+		p.drop(reasonInvalid, "group", g.Name)
+	case seen[g.Name]:
+		p.drop(reasonDuplicate, "group", g.Name)
+	default:
+		seen[g.Name] = true
+		p.doc.groups = append(p.doc.groups, g)
+	}
+	return nil
+}
+
+func (p *parser) version(g *apidiscoveryv2.APIGroupDiscovery, seen map[string]bool) error {
+	if p.versions++; p.versions > maxVersions {
+		return fmt.Errorf("%w: more than %d versions", errTooLarge, maxVersions)
+	}
+	var v apidiscoveryv2.APIVersionDiscovery
+	err := p.object(func(field string) error {
+		switch field {
+		case "version":
+			return p.decode(&v.Version)
+		case "freshness":
+			return p.decode(&v.Freshness)
+		case "resources":
+			names := map[string]bool{}
+			return p.array(func() error { return p.resource(&v, names) })
+		default:
+			return p.skip()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	switch {
+	case !validVersion(v.Version):
+		p.drop(reasonInvalid, "version", v.Version)
+	case seen[v.Version]:
+		p.drop(reasonDuplicate, "version", v.Version)
+	default:
+		seen[v.Version] = true
+		g.Versions = append(g.Versions, v)
+	}
+	return nil
+}
+
+func (p *parser) resource(v *apidiscoveryv2.APIVersionDiscovery, seen map[string]bool) error {
+	if p.resources++; p.resources > maxResources {
+		return fmt.Errorf("%w: more than %d resources", errTooLarge, maxResources)
+	}
+	var raw json.RawMessage
+	if err := p.decode(&raw); err != nil {
+		return err
+	}
+	if len(raw) > maxResourceBytes {
+		return fmt.Errorf("%w: a resource of more than %d bytes", errTooLarge, maxResourceBytes)
+	}
+	var r apidiscoveryv2.APIResourceDiscovery
+	if err := utiljson.Unmarshal(raw, &r); err != nil {
+		return fmt.Errorf("a resource: %w", err)
+	}
+	switch {
+	case !validResource(r.Resource) || oversized(r):
+		p.drop(reasonInvalid, "resource", r.Resource)
+	case seen[r.Resource]:
+		p.drop(reasonDuplicate, "resource", r.Resource)
+	default:
+		seen[r.Resource] = true
+		r.Subresources = p.subresources(r.Subresources)
+		v.Resources = append(v.Resources, r)
+	}
+	return nil
+}
+
+func (p *parser) subresources(list []apidiscoveryv2.APISubresourceDiscovery) []apidiscoveryv2.APISubresourceDiscovery {
+	seen := map[string]bool{}
+	out := list[:0]
+	for _, s := range list {
+		switch {
+		case !validSubresource(s.Subresource):
+			p.drop(reasonInvalid, "subresource", s.Subresource)
+		case seen[s.Subresource]:
+			p.drop(reasonDuplicate, "subresource", s.Subresource)
+		default:
+			seen[s.Subresource] = true
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func (p *parser) drop(reason, what, name string) {
+	if p.doc.first == "" {
+		p.doc.first = fmt.Sprintf("%s %.100q (%s)", what, name, reason)
+	}
+	p.doc.dropped[reason]++
+}
+
+// object reads an object and calls field for each of its names, with the value as the next thing to be read. A name
+// given twice is refused: which one counts differs between JSON readers. null is an empty object.
+func (p *parser) object(field func(name string) error) error {
+	t, err := p.dec.Token()
+	if err != nil || t == nil {
+		return err
+	}
+	if t != json.Delim('{') {
+		return fmt.Errorf("at byte %d: there is no object but %.20q", p.dec.InputOffset(), fmt.Sprint(t))
+	}
+	seen := make(map[string]bool, 4)
+	for p.dec.More() {
+		t, err := p.dec.Token()
+		if err != nil {
+			return err
+		}
+		name, _ := t.(string)
+		if seen[name] {
+			return fmt.Errorf("at byte %d: the field %.40q is given twice", p.dec.InputOffset(), name)
+		}
+		// Names that nobody knows are bounded too.
+		if len(seen) > 100 {
+			return fmt.Errorf("%w: an object of more than 100 fields", errTooLarge)
+		}
+		seen[name] = true
+		if err := field(name); err != nil {
+			return err
+		}
+	}
+	_, err = p.dec.Token()
+	return err
+}
+
+// array reads an array and calls item with each item as the next thing to be read. null is an empty array.
+func (p *parser) array(item func() error) error {
+	t, err := p.dec.Token()
+	if err != nil || t == nil {
+		return err
+	}
+	if t != json.Delim('[') {
+		return fmt.Errorf("at byte %d: there is no list but %.20q", p.dec.InputOffset(), fmt.Sprint(t))
+	}
+	for p.dec.More() {
+		if err := item(); err != nil {
+			return err
+		}
+	}
+	_, err = p.dec.Token()
+	return err
+}
+
+func (p *parser) decode(into any) error {
+	if err := p.dec.Decode(into); err != nil {
+		return fmt.Errorf("at byte %d: %w", p.dec.InputOffset(), err)
+	}
+	return nil
+}
+
+func (p *parser) skip() error {
+	var raw json.RawMessage
+	return p.decode(&raw)
+}
+
+// oversized says that a resource has more of something than any real one, so that what is kept stays in proportion.
+func oversized(r apidiscoveryv2.APIResourceDiscovery) bool {
+	const most = 256
+	if len(r.Verbs) > most || len(r.ShortNames) > most || len(r.Categories) > most || len(r.Subresources) > most {
+		return true
+	}
+	for _, s := range r.Subresources {
+		if len(s.Verbs) > most || len(s.AcceptedTypes) > most {
+			return true
+		}
+	}
+	return false
+}
+
+// limited reads at most n bytes and then fails, where io.LimitReader would let a document look cut off.
+type limited struct {
+	r io.Reader
+	n int64
+}
+
+func (l *limited) Read(b []byte) (int, error) {
+	if l.n <= 0 {
+		return 0, fmt.Errorf("%w: more than %d bytes", errTooLarge, maxDocumentBytes)
+	}
+	if int64(len(b)) > l.n {
+		b = b[:l.n]
+	}
+	n, err := l.r.Read(b)
+	l.n -= int64(n)
+	return n, err
+}
