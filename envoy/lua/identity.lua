@@ -1,0 +1,139 @@
+-- Who a client certificate stands for, as kube-apiserver's x509 authenticator with CommonNameUserConversion has it.
+-- An outcome is one of
+--   {user, groups, uid, credential}  a valid certificate
+--   {}                               one that gives no user: refused by Go's Verify, no common name, a bad UID. The
+--                                    apiserver then answers as it does to the front-proxy certificate without a user
+--   {deny = words}                   one whose handshake Go would end, or an identity that no header can carry
+local identity = {}
+do
+  local find, sub = string.find, string.sub
+  local now = os.time
+
+  local MAX_CHAIN = 32768          -- bytes of URL-encoded PEM
+  local MAX_ENTRIES, MAX_BYTES = 4096, 16777216
+  local CA_AGE = 2                 -- seconds between looks at the CA file
+
+  local ca = { checked = -math.huge }
+  local cache, entries, bytes
+
+  local function forget()
+    cache, entries, bytes = { [true] = {}, [false] = {} }, 0, 0
+  end
+  forget()
+
+  -- The roots in the CA file, looked at again while it may have changed. One that cannot be read whole (being
+  -- overwritten, say) changes nothing; without any, this raises and the request fails closed.
+  local function roots(t)
+    if t - ca.checked >= CA_AGE or t < ca.checked then
+      ca.checked = t
+      local f = io.open(CONFIG.ca_file, "rb")
+      local text = f and f:read("*a")
+      if f then f:close() end
+      if text and text ~= ca.text then
+        local list = {}
+        for _, raw in ipairs(pem.certificates(text) or {}) do
+          local c = x509.parse(raw)
+          if not c then list = {} break end
+          list[#list + 1] = c
+        end
+        if #list > 0 then
+          ca.text, ca.roots = text, list
+          forget()
+        end
+      end
+    end
+    return ca.roots or error("no certificate authority in " .. CONFIG.ca_file)
+  end
+
+  -- Why a value cannot arrive unchanged in a header field, or nil.
+  local function obstacle(v)
+    if v == "" then return "is empty" end
+    if find(v, "[%z\1-\31\127]") then return "holds a control character" end
+    if find(v, "^ ") or find(v, " $") then return "begins or ends with a blank" end
+  end
+
+  local function uncarried(c)
+    local why = obstacle(c.cn)
+    if why then return "the client certificate's common name " .. why end
+    for _, o in ipairs(c.orgs) do
+      why = obstacle(o)
+      if why then return "an organization of the client certificate " .. why end
+    end
+    why = c.uids[1] and obstacle(c.uids[1])
+    if why then return "the client certificate's UID " .. why end
+  end
+
+  local function judge(h, ssl, chain, validated, t)
+    local list = #chain <= MAX_CHAIN and pem.certificates(pem.unescape(chain)) or {}
+    if #chain > MAX_CHAIN then return { deny = "the client certificate chain is too large" } end
+    if #list == 0 or sub(chain, 1, #ssl:urlEncodedPemEncodedPeerCertificate()) ~= ssl:urlEncodedPemEncodedPeerCertificate() then
+      return { deny = "the client certificate cannot be read" }
+    end
+    local presented = {}
+    for n, raw in ipairs(list) do
+      local c, why = x509.parse(raw)
+      if not c then return { deny = "malformed client certificate: " .. (why:match("^[%w%- ]+$") or "cannot be read") } end
+      presented[n] = c
+    end
+    local leaf = presented[1]
+    if not leaf.key or not leaf.key.usable then return { deny = "unsupported key in the client certificate" } end
+
+    local trusted = roots(t)
+    local trust = {
+      validated = validated,
+      check = function(hash, spki, signature, signed)
+        local ok = h:verifySignature(hash, h:importPublicKey(spki, #spki):get(), signature, #signature, signed, #signed)
+        return ok == true
+      end,
+    }
+    local out = {}
+    out.from, out.to = verify.span(presented, trusted, t)
+    if not verify.client(presented, trusted, trust, t) then return out end
+    if leaf.cn == "" or #leaf.uids > 1 or leaf.uids[1] == "" then return out end
+    out.deny = uncarried(leaf)
+    if out.deny then return out end
+    out.user, out.groups, out.uid = leaf.cn, leaf.orgs, leaf.uids[1]
+    out.credential = "X509SHA256=" .. ssl:sha256PeerCertificateDigest()
+    return out
+  end
+
+  -- The outcome for this connection's certificate, or nil without one. Remembered by the whole chain and BoringSSL's
+  -- opinion of it, until a certificate in it or a root begins or ends, or the CA file changes.
+  function identity.of(h)
+    local ssl = h:streamInfo():downstreamSslConnection()
+    if ssl == nil or not ssl:peerCertificatePresented() then return nil end
+    local validated, chain, t = ssl:peerCertificateValidated(), ssl:urlEncodedPemEncodedPeerCertificateChain(), now()
+    roots(t)
+    local out = cache[validated][chain]
+    if out and (not out.from or (t >= out.from and t < out.to)) then return out end
+    out = judge(h, ssl, chain, validated, t)
+    entries, bytes = entries + 1, bytes + #chain
+    if entries > MAX_ENTRIES or bytes > MAX_BYTES then
+      forget()
+      entries, bytes = 1, #chain
+    end
+    cache[validated][chain] = out
+    return out
+  end
+
+  -- Writes the outcome into the request's headers. Clients' own copies were removed before (early_header_mutation);
+  -- the ones that would make an identity are removed here once more.
+  function identity.write(headers, out)
+    headers:remove("x-remote-user")
+    headers:remove("x-remote-group")
+    headers:remove("x-remote-uid")
+    if out and out.user then
+      for _, group in ipairs(out.groups) do headers:add("x-remote-group", group) end
+      if out.uid then headers:add("x-remote-uid", out.uid) end
+      headers:replace("x-remote-extra-authentication.kubernetes.io%2fcredential-id", out.credential)
+      headers:add("x-remote-user", out.user)
+    end
+  end
+end
+
+-- Answers the request with a Status. Words are ours alone, never bytes of the request.
+local function refuse(h, code, reason, message)
+  h:respond({ [":status"] = tostring(code), ["content-type"] = "application/json" }, string.format(
+    '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"%s","reason":"%s","code":%d}\n',
+    message, reason, code))
+end
