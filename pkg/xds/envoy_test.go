@@ -30,9 +30,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// lab is the real gRPC server on an in-memory listener, inside of a synctest bubble: time stands still while anything
+// bench is the real gRPC server on an in-memory listener, inside of a synctest bubble: time stands still while anything
 // runs, so that "nothing was sent" can be seen, and five seconds cost nothing.
-type lab struct {
+type bench struct {
 	t         *testing.T
 	publisher *snapshot.Publisher
 	metrics   *prometheus.Registry
@@ -40,19 +40,19 @@ type lab struct {
 	stop      func()
 }
 
-// inLab runs the test with a server.
-func inLab(t *testing.T, test func(l *lab)) {
+// onBench runs the test with a server.
+func onBench(t *testing.T, test func(l *bench)) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t)
+		l := newBench(t)
 		test(l)
 		l.stop()
 	})
 }
 
-// newLab starts a server. It is a new one in every sense: a second lab is an xds-server after a restart.
-func newLab(t *testing.T) *lab {
+// newBench starts a server. It is a new one in every sense: a second bench is an xds-server after a restart.
+func newBench(t *testing.T) *bench {
 	log := zaptest.NewLogger(t)
-	l := &lab{t: t, metrics: prometheus.NewRegistry()}
+	l := &bench{t: t, metrics: prometheus.NewRegistry()}
 	l.publisher = snapshot.NewPublisher(log, l.metrics)
 	buffer := bufconn.Listen(1 << 20)
 	server := &Server{config: Config{Publisher: l.publisher, Log: log}, listeners: []listener{{Listener: buffer}}}
@@ -60,7 +60,7 @@ func newLab(t *testing.T) *lab {
 	done := make(chan error)
 	go func() { done <- server.Run(ctx) }()
 	var err error
-	l.conn, err = grpc.NewClient("passthrough:lab", grpc.WithTransportCredentials(insecure.NewCredentials()),
+	l.conn, err = grpc.NewClient("passthrough:bench", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return buffer.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-func (l *lab) set(node string, r snapshot.Resources) {
+func (l *bench) set(node string, r snapshot.Resources) {
 	l.t.Helper()
 	if err := l.publisher.Set(node, r); err != nil {
 		l.t.Fatal(err)
@@ -85,7 +85,7 @@ func (l *lab) set(node string, r snapshot.Resources) {
 }
 
 // phase is the phase of the node's first stream.
-func (l *lab) phase(node string) string {
+func (l *bench) phase(node string) string {
 	for _, n := range l.publisher.Status() {
 		if n.Node == node && len(n.Streams) > 0 {
 			return n.Streams[0].Phase
@@ -124,7 +124,7 @@ func newEnvoy(t *testing.T, name string) *envoy {
 
 // connect opens a stream and subscribes in the order in which a real Envoy does: an Envoy that starts asks for its
 // routes only after its clusters came.
-func (e *envoy) connect(l *lab) {
+func (e *envoy) connect(l *bench) {
 	e.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(l.conn).DeltaAggregatedResources(ctx)

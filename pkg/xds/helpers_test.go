@@ -7,7 +7,7 @@ import (
 )
 
 // nacks reads one counter back.
-func nacks(t *testing.T, l *lab, typeName string) prometheus.Collector {
+func nacks(t *testing.T, l *bench, typeName string) prometheus.Collector {
 	t.Helper()
 	families, err := l.metrics.Gather()
 	if err != nil {

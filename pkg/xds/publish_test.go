@@ -10,7 +10,7 @@ import (
 )
 
 func TestAnEnvoyThatStartsIsReadyOnceItHasItsRoutes(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b"))
 		e := newEnvoy(t, "a")
 		e.connect(l)
@@ -23,7 +23,7 @@ func TestAnEnvoyThatStartsIsReadyOnceItHasItsRoutes(t *testing.T) {
 }
 
 func TestClustersComeBeforeTheRoutesThatNameThemAndGoAfter(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b", "c"))
 		e := newEnvoy(t, "a")
 		e.connect(l)
@@ -45,7 +45,7 @@ func TestClustersComeBeforeTheRoutesThatNameThemAndGoAfter(t *testing.T) {
 }
 
 func TestTheSameTableAgainSaysNothing(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b"))
 		e := newEnvoy(t, "a")
 		e.connect(l)
@@ -57,7 +57,7 @@ func TestTheSameTableAgainSaysNothing(t *testing.T) {
 }
 
 func TestARejectedClusterLeavesTheLastGoodRoutesAloneHoweverLongItTakes(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b"))
 		e := newEnvoy(t, "a")
 		e.connect(l)
@@ -85,7 +85,7 @@ func TestARejectedClusterLeavesTheLastGoodRoutesAloneHoweverLongItTakes(t *testi
 }
 
 func TestRejectedRoutesKeepTheClustersOfTheLastGoodOnes(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b"))
 		e := newEnvoy(t, "a")
 		e.connect(l)
@@ -103,7 +103,7 @@ func TestRejectedRoutesKeepTheClustersOfTheLastGoodOnes(t *testing.T) {
 }
 
 func TestGoingBackToTheLastGoodTableAfterARejection(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b"))
 		e := newEnvoy(t, "a")
 		e.connect(l)
@@ -122,7 +122,7 @@ func TestGoingBackToTheLastGoodTableAfterARejection(t *testing.T) {
 }
 
 func TestAnEnvoyThatDoesNotAnswerIsWaitedForFiveSeconds(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b"))
 		e := newEnvoy(t, "a")
 		e.connect(l)
@@ -139,14 +139,14 @@ func TestAnEnvoyThatDoesNotAnswerIsWaitedForFiveSeconds(t *testing.T) {
 }
 
 func TestAfterARestartNothingIsSentToAnEnvoyThatHasEverything(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b"))
 		e := newEnvoy(t, "a")
 		e.connect(l)
 		e.cancel()
 		e.said = nil
 
-		again := newLab(t)
+		again := newBench(t)
 		e.connect(again)
 		e.told() // the new server has no table yet
 		again.set("a", table("b"))
@@ -162,14 +162,14 @@ func TestAfterARestartNothingIsSentToAnEnvoyThatHasEverything(t *testing.T) {
 func TestAfterARestartTheOrderHoldsForWhatTheServerNeverSaw(t *testing.T) {
 	for name, tableFirst := range map[string]bool{"table before the Envoy": true, "Envoy before the table": false} {
 		t.Run(name, func(t *testing.T) {
-			inLab(t, func(l *lab) {
+			onBench(t, func(l *bench) {
 				l.set("a", table("b", "c"))
 				e := newEnvoy(t, "a")
 				e.connect(l)
 				e.cancel()
 				e.said = nil
 
-				again := newLab(t)
+				again := newBench(t)
 				if tableFirst {
 					again.set("a", table("c", "d"))
 				}
@@ -190,14 +190,14 @@ func TestAfterARestartTheOrderHoldsForWhatTheServerNeverSaw(t *testing.T) {
 }
 
 func TestAnEnvoyThatWasNotReadyStaysSoUntilItHasRoutes(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		e := newEnvoy(t, "a")
 		e.refuses["front"] = "bad route"
 		l.set("a", table("b"))
 		e.connect(l)
 		e.told("runtime +peer_routing", "clusters +b", "endpoints +b", "routes +front rejected")
 		e.cancel()
-		again := newLab(t)
+		again := newBench(t)
 		again.set("a", table("b"))
 		e.connect(again)
 		e.told("routes +front rejected")
@@ -210,7 +210,7 @@ func TestAnEnvoyThatWasNotReadyStaysSoUntilItHasRoutes(t *testing.T) {
 }
 
 func TestARemovedTableLeavesTheEnvoyWhatItHas(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b"))
 		e := newEnvoy(t, "a")
 		e.connect(l)
@@ -228,7 +228,7 @@ func TestARemovedTableLeavesTheEnvoyWhatItHas(t *testing.T) {
 }
 
 func TestTwoStreamsOfOneNodeAreServedEachByItself(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b"))
 		stuck, e := newEnvoy(t, "a"), newEnvoy(t, "a")
 		stuck.connect(l)
@@ -246,7 +246,7 @@ func TestTwoStreamsOfOneNodeAreServedEachByItself(t *testing.T) {
 }
 
 func TestWhoeverConnectsIsAnnouncedBeforeItIsAnswered(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		var nodes []string
 		l.publisher.OnNode(func(node string, _ *structpb.Struct) {
 			nodes = append(nodes, node)
@@ -264,7 +264,7 @@ func TestWhoeverConnectsIsAnnouncedBeforeItIsAnswered(t *testing.T) {
 }
 
 func TestAnInvalidTableIsRefusedAndTheLastGoodOneStays(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b"))
 		e := newEnvoy(t, "a")
 		e.connect(l)
@@ -295,7 +295,7 @@ func TestAnInvalidTableIsRefusedAndTheLastGoodOneStays(t *testing.T) {
 }
 
 func TestMetricsPassPromlint(t *testing.T) {
-	inLab(t, func(l *lab) {
+	onBench(t, func(l *bench) {
 		l.set("a", table("b"))
 		e := newEnvoy(t, "a")
 		e.connect(l)
