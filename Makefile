@@ -1,0 +1,41 @@
+# Every target says what it does after ##; `make help` lists them.
+GO ?= go
+SUITE ?= routing
+FUZZTIME ?= 30s
+
+# Unit tests need nothing but Go. The tests below test/ run real parts, one
+# package after the other, so that no control plane starves another.
+unit_packages = $(shell $(GO) list ./... | grep -v '/test/')
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: parts ## run a mixed-version control plane and show what works; ONCE=1 ends by itself
+	$(GO) run ./test/demo $(if $(ONCE),-once)
+
+.PHONY: test
+test: parts ## run every unit and lab test
+	$(GO) test -timeout 15m $(unit_packages)
+	$(GO) test -timeout 30m -p 1 -v ./test/...
+
+.PHONY: e2e
+e2e: parts ## run one end-to-end suite on the lab: SUITE=routing
+	$(GO) run ./test/e2e -suite $(SUITE)
+
+.PHONY: parts
+parts: ## get etcd, kube-apiservers, kubectl, Envoy and grpcurl into the lab's cache
+	@$(GO) run ./test/lab/parts
+
+.PHONY: lint
+lint: ## check the code with golangci-lint
+	golangci-lint run ./...
+
+.PHONY: fuzz
+fuzz: ## run every fuzz test for FUZZTIME (30s)
+	@$(GO) list -f '{{.Dir}}' ./... | while read -r dir; do \
+	  grep -ho '^func Fuzz[A-Za-z0-9_]*' "$$dir"/*_test.go 2>/dev/null | sed 's/^func //' | while read -r f; do \
+	    echo "$$dir $$f"; $(GO) test "$$dir" -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) || exit 1; \
+	  done || exit 1; \
+	done
