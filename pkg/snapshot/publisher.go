@@ -30,6 +30,8 @@ type Publisher struct {
 	metrics *metrics
 	grace   time.Duration
 
+	// setting is held while a table is changed. Checking a large one takes a while, in which streams go on.
+	setting sync.Mutex
 	// mu guards everything below, and all nodes and streams.
 	mu      sync.Mutex
 	nodes   map[string]*node
@@ -64,17 +66,19 @@ func NewPublisher(log *zap.Logger, reg prometheus.Registerer) *Publisher {
 
 // Set makes r the node's table. An invalid one is refused as a whole, and the last good one kept.
 func (p *Publisher) Set(nodeID string, r Resources) error {
+	p.setting.Lock()
+	defer p.setting.Unlock()
+	last := p.table(nodeID)
+	next, err := newTable(r, last)
+	if err != nil {
+		return fmt.Errorf("refusing the table of node %q, its last good one stays: %w", nodeID, err)
+	}
+	if last != nil && last.versions == next.versions {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.node(nodeID)
-	next, err := newTable(r, n.table)
-	if err != nil {
-		p.forget(n)
-		return fmt.Errorf("refusing the table of node %q, its last good one stays: %w", nodeID, err)
-	}
-	if n.table != nil && n.table.versions == next.versions {
-		return nil
-	}
 	n.table, n.changed = next, time.Now()
 	for _, s := range n.streams {
 		p.begin(s)
@@ -83,8 +87,19 @@ func (p *Publisher) Set(nodeID string, r Resources) error {
 	return nil
 }
 
+func (p *Publisher) table(nodeID string) *table {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := p.nodes[nodeID]; n != nil {
+		return n.table
+	}
+	return nil
+}
+
 // Remove forgets the node's table. Its Envoys keep what they have.
 func (p *Publisher) Remove(nodeID string) {
+	p.setting.Lock()
+	defer p.setting.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := p.nodes[nodeID]; n != nil {
