@@ -11,9 +11,11 @@ import (
 	"text/template"
 
 	"sigs.k8s.io/yaml"
+
+	"xds-server/envoy/lua"
 )
 
-//go:embed templates/*.tmpl lua/*.lua
+//go:embed templates/*.tmpl
 var files embed.FS
 
 // Headers that only Envoy itself may set, besides everything that begins with X-Remote-: a client's copy is removed
@@ -117,7 +119,7 @@ func (r *renderer) funcs() template.FuncMap {
 		"q":       quote,
 		"indent":  indent,
 		"address": addressYAML,
-		"lua":     Lua,
+		"script":  script,
 		"nameRegex": func(name string) string {
 			// The subject as Envoy writes it (RFC 2253), or a SAN, which Envoy looks at first.
 			n := regexp.QuoteMeta(name)
@@ -168,19 +170,17 @@ func addressYAML(a string) (string, error) {
 	return fmt.Sprintf("socket_address: {address: %s, port_value: %d}", h, port(p)), err
 }
 
-// Lua is the script of one filter chain.
-func Lua(chain string) (string, error) {
-	names := []string{"lua/front.lua"}
-	if chain == "fallback" {
-		names = append(names, "lua/guard.lua")
+// script is the Lua of one filter chain.
+func script(c chain) (string, error) {
+	config := lua.Config{CAFile: c.ClientCAFile, Allowed: c.XDSServerNames}
+	switch c.Chain {
+	case "routed":
+		return lua.Front(config), nil
+	case "fallback":
+		return lua.Fallback(config), nil
+	case "views":
+		return lua.Reader(config), nil
+	default:
+		return "", fmt.Errorf("the chain %q has no script", c.Chain)
 	}
-	var b strings.Builder
-	for _, name := range names {
-		s, err := files.ReadFile(name)
-		if err != nil {
-			return "", fmt.Errorf("reading the script %s: %w", name, err)
-		}
-		b.Write(s)
-	}
-	return b.String(), nil
 }

@@ -264,7 +264,8 @@ func (o *owner) log(s *server, r reading) {
 			append(fields, zap.String("result", r.result), zap.Error(r.err))...)
 	case problem == "" && s.problem != "":
 		o.o.Log.Info("a kube-apiserver can be read again", fields...)
-	case r.result == resultRead:
+	}
+	if r.result == resultRead {
 		o.o.Log.Info("a kube-apiserver's view is new", append(fields, zap.Int("groups", len(r.view.Groups)))...)
 	}
 	if r.first != "" {
