@@ -120,6 +120,7 @@ func (r *renderer) funcs() template.FuncMap {
 		"indent":  indent,
 		"address": addressYAML,
 		"script":  script,
+		"guard":   guard,
 		"nameRegex": func(name string) string {
 			// The subject as Envoy writes it (RFC 2253), or a SAN, which Envoy looks at first.
 			n := regexp.QuoteMeta(name)
@@ -182,5 +183,17 @@ func script(c chain) (string, error) {
 		return lua.Reader(config), nil
 	default:
 		return "", fmt.Errorf("the chain %q has no script", c.Chain)
+	}
+}
+
+// guard is the Lua of one of the guards that routes name.
+func guard(name string) (string, error) {
+	switch name {
+	case "peer":
+		return lua.PeerGuard(), nil
+	case "unknown":
+		return lua.UnknownGuard(), nil
+	default:
+		return "", fmt.Errorf("there is no guard %q", name)
 	}
 }

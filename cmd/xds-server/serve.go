@@ -53,12 +53,12 @@ func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 	if err != nil {
 		return oneLine(err)
 	}
-	source, leases, err := serverSource(c, log, registry)
+	publisher := snapshot.NewPublisher(log, registry)
+	tables := newTables(publisher, c.Hold, log)
+	source, leases, err := serverSource(c, log, registry, tables.evidence)
 	if err != nil {
 		return oneLine(err)
 	}
-	publisher := snapshot.NewPublisher(log, registry)
-	tables := newTables(publisher, log)
 	poller := discovery.NewPoller(discovery.Options{
 		Source: source, Credentials: credentials,
 		Interval: c.PollInterval, Timeout: c.PollTimeout, Hold: c.Hold,
@@ -95,7 +95,7 @@ func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 
 // serverSource is where the servers come from and, where the cluster itself is read, what watches the identity leases:
 // evidence of servers that the source does not list, of which nothing can be known.
-func serverSource(c config.Config, log *zap.Logger, registry prometheus.Registerer) (peers.Source, func(context.Context) error, error) {
+func serverSource(c config.Config, log *zap.Logger, registry prometheus.Registerer, evidence func([]string)) (peers.Source, func(context.Context) error, error) {
 	if !c.EndpointSlice.Enabled {
 		return peers.Static(c.StaticServers()), func(context.Context) error { return nil }, nil
 	}
@@ -109,11 +109,7 @@ func serverSource(c config.Config, log *zap.Logger, registry prometheus.Register
 		Client: client, Port: c.EndpointSlice.PeerPort, Direct: c.EndpointSlice.Direct, Names: c.EndpointSlice.AddressNames(),
 		Log: log, Metrics: metrics,
 	}
-	return source, func(ctx context.Context) error {
-		return leases.Run(ctx, func(hosts []string) {
-			log.Info("identity leases tell of these kube-apiservers", zap.Strings("hosts", hosts))
-		})
-	}, nil
+	return source, func(ctx context.Context) error { return leases.Run(ctx, evidence) }, nil
 }
 
 func newLogger(c config.Config) (*zap.Logger, error) {

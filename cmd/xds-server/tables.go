@@ -2,6 +2,7 @@ package main
 
 import (
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -20,11 +21,14 @@ type tables struct {
 	mu           sync.Mutex
 	complete     func() error // nil once every server was tried
 	observations []discovery.Observation
-	secretsDirs  map[string]string // by node
+	leases       []string             // hosts whose kube-apiserver has an identity lease
+	secretsDirs  map[string]string    // by node
+	unread       map[string]time.Time // since when a server is known that was never read
+	hold         time.Duration
 }
 
-func newTables(p *snapshot.Publisher, log *zap.Logger) *tables {
-	return &tables{publisher: p, log: log, secretsDirs: map[string]string{}}
+func newTables(p *snapshot.Publisher, hold time.Duration, log *zap.Logger) *tables {
+	return &tables{publisher: p, hold: hold, log: log, secretsDirs: map[string]string{}, unread: map[string]time.Time{}}
 }
 
 // observe takes what is known of the servers now.
@@ -32,13 +36,64 @@ func (t *tables) observe(observations []discovery.Observation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.observations = observations
-	if t.complete() != nil {
-		// A table made of half the servers would send requests where they would be told that the API does not exist.
-		return
+	t.compileAll()
+}
+
+// evidence takes the hosts whose kube-apiserver has an identity lease.
+func (t *tables) evidence(hosts []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(hosts) > len(t.leases) {
+		t.log.Info("identity leases tell of these kube-apiservers", zap.Strings("hosts", hosts), zap.Int("known", len(t.observations)))
 	}
-	for _, o := range observations {
+	t.leases = hosts
+	t.compileAll()
+}
+
+func (t *tables) compileAll() {
+	if t.complete() != nil {
+		return // every server gets its chance to be read before the first table
+	}
+	for _, o := range t.observations {
 		t.compile(o.Server.Name)
 	}
+}
+
+// views are the servers' views by name; nil for a server that is known to exist and was never read. Such a server counts
+// for the time of a hold, as one that can't be read any more does.
+func (t *tables) views() map[string]*discovery.View {
+	views := map[string]*discovery.View{}
+	for _, o := range t.observations {
+		name := o.Server.Name
+		if o.View != nil {
+			views[name] = o.View
+			delete(t.unread, name)
+		} else if t.waitedFor(name) {
+			views[name] = nil
+		}
+	}
+	// A lease names a host, which need not be the server's name here: only their number is compared.
+	if missing := len(t.leases) - len(t.observations); missing > 0 && t.waitedFor("") {
+		views[""] = nil
+	} else if missing <= 0 {
+		delete(t.unread, "")
+	}
+	return views
+}
+
+// waitedFor says whether an unread server still counts, and has the tables compiled again when it does no more.
+func (t *tables) waitedFor(name string) bool {
+	since, ok := t.unread[name]
+	if !ok {
+		since = time.Now()
+		t.unread[name] = since
+		time.AfterFunc(t.hold, func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.compileAll()
+		})
+	}
+	return time.Since(since) < t.hold
 }
 
 // connected takes what an Envoy says of itself.
@@ -59,10 +114,9 @@ func (t *tables) connected(node string, metadata *structpb.Struct) {
 // compile publishes a node's table. A node whose own server was never read gets none: its Envoy keeps the routes that
 // it has, or its fallback chain, since nobody knows what may be sent to that server.
 func (t *tables) compile(node string) {
-	views := map[string]*discovery.View{}
+	views := t.views()
 	known := map[string]snapshot.Peer{}
 	for _, o := range t.observations {
-		views[o.Server.Name] = o.View
 		known[o.Server.Name] = snapshot.Peer{Server: o.Server, Ready: o.Ready}
 	}
 	if views[node] == nil {

@@ -11,8 +11,8 @@ import (
 )
 
 // Compile makes node's table from the last views of the servers, by server name. A server without a view (nil) is
-// unknown: it is part of no set, so that nothing is sent to it on a guess. The node's own server is part of the default
-// even then, since it is where requests go that nothing is known of.
+// unknown: it is part of no set, so that nothing is sent to it on a guess, and the table is not complete. The node's own
+// server is part of the default even then, since it is where requests go that nothing is known of.
 //
 // A version that is Stale at a server (an aggregated API that it can't reach) is not served by it as long as another
 // server has it Current; if nobody has, it is left to the default.
@@ -28,7 +28,7 @@ func Compile(node string, views map[string]*discovery.View) Table {
 	servedBy := collect(names, views)
 	all := mask(len(names))
 	sets := newSets(node, names)
-	table := Table{Node: node, Default: sets.of(all)}
+	table := Table{Node: node, Default: sets.of(all), Complete: len(names) == len(views)}
 	table.Default.Local = true
 
 	for key, servers := range servedBy {

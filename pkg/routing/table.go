@@ -80,6 +80,9 @@ type Table struct {
 	// The local server is always part of it.
 	Default Set
 	Entries []Entry
+	// Complete says that every server known to exist was read, so that what no view has does not exist. While it is
+	// false, nobody can tell an API that does not exist from one that an unread server serves.
+	Complete bool
 }
 
 // Lookup is the set that serves a key: the subresource's own, else its resource's, else the default.

@@ -7,10 +7,12 @@ import (
 	xdsmatcherv3 "github.com/cncf/xds/go/xds/type/matcher/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	luav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
 	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	previousprioritiesv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -19,6 +21,12 @@ import (
 )
 
 const (
+	// guardFilter is the bootstrap's filter that runs one of two scripts, if the route names one, on answers that say
+	// that there is no such API: from a peer that the table says serves it, or while not every server was read.
+	guardFilter  = "guard"
+	peerGuard    = "peer"
+	unknownGuard = "unknown"
+
 	gvrHeader         = "x-gvr"
 	subresourceHeader = "x-subresource"
 	// undeliveredHeader is set by a peer listener on answers to requests that never reached its apiserver.
@@ -67,7 +75,7 @@ func routeConfiguration(table routing.Table) (*routev3.RouteConfiguration, error
 
 // byResource is the table of one variant.
 func byResource(table routing.Table, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
-	otherwise, err := action(table.Default, variant)
+	otherwise, err := action(table.Default, variant, guardOf(table, table.Default))
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +86,7 @@ func byResource(table routing.Table, variant string) (*xdsmatcherv3.Matcher_OnMa
 			resources[e.Key] = e.Set
 			continue
 		}
-		a, err := action(e.Set, variant)
+		a, err := action(e.Set, variant, guardOf(table, e.Set))
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +101,7 @@ func byResource(table routing.Table, variant string) (*xdsmatcherv3.Matcher_OnMa
 	}
 	paths := map[string]*xdsmatcherv3.Matcher_OnMatch{}
 	for key, set := range resources {
-		a, err := action(set, variant)
+		a, err := action(set, variant, guardOf(table, set))
 		if err != nil {
 			return nil, err
 		}
@@ -108,6 +116,18 @@ func byResource(table routing.Table, variant string) (*xdsmatcherv3.Matcher_OnMa
 		return otherwise, nil
 	}
 	return exactMap(gvrHeader, paths, otherwise)
+}
+
+// guardOf is the guard of the answers from a set, or none: a complete table has confirmed the local server's 404.
+func guardOf(table routing.Table, set routing.Set) string {
+	switch {
+	case !set.Local:
+		return peerGuard
+	case !table.Complete:
+		return unknownGuard
+	default:
+		return ""
+	}
 }
 
 // exactMap looks a header's value up; a value that is not in the map takes otherwise.
@@ -128,10 +148,19 @@ func exactMap(header string, values map[string]*xdsmatcherv3.Matcher_OnMatch, ot
 }
 
 // action sends to a set, without any time limit: watches, logs and exec live as long as they like.
-func action(set routing.Set, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
+func action(set routing.Set, variant, guard string) (*xdsmatcherv3.Matcher_OnMatch, error) {
+	var perFilter map[string]*anypb.Any
+	if guard != "" {
+		config, err := packed(&luav3.LuaPerRoute{Override: &luav3.LuaPerRoute_Name{Name: guard}})
+		if err != nil {
+			return nil, err
+		}
+		perFilter = map[string]*anypb.Any{guardFilter: config}
+	}
 	return onMatch(&routev3.Route{
-		Name:  set.ID(),
-		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+		TypedPerFilterConfig: perFilter,
+		Name:                 set.ID(),
+		Match:                &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: clusterOf(set, variant)},
 			Timeout:          durationpb.New(0), IdleTimeout: durationpb.New(0),
