@@ -3,9 +3,10 @@ GO ?= go
 SUITE ?= routing
 FUZZTIME ?= 30s
 
-# Unit tests need nothing but Go. The tests below test/ run real parts, one
-# package after the other, so that no control plane starves another.
-unit_packages = $(shell $(GO) list ./... | grep -v '/test/')
+# Packages whose tests run real parts do so one after the other, so that no
+# control plane starves another.
+lab_packages = $(shell $(GO) list ./... | grep -E '/test/|/integration$$')
+unit_packages = $(filter-out $(lab_packages),$(shell $(GO) list ./...))
 
 .PHONY: help
 help: ## list the targets
@@ -18,7 +19,7 @@ demo: parts ## run a mixed-version control plane and show what works; ONCE=1 end
 .PHONY: test
 test: parts ## run every unit and lab test
 	$(GO) test -timeout 15m $(unit_packages)
-	$(GO) test -timeout 30m -p 1 -v ./test/...
+	$(GO) test -timeout 30m -p 1 -v $(lab_packages)
 
 .PHONY: e2e
 e2e: parts ## run one end-to-end suite on the lab: SUITE=routing

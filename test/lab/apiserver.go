@@ -21,7 +21,7 @@ type APIServer struct {
 
 func newAPIServer(n *Node, c NodeConfig) *APIServer {
 	s := &APIServer{Version: c.Version, RuntimeConfig: c.RuntimeConfig, ExtraArgs: c.ExtraArgs, node: n}
-	client := n.lab.Client(Anonymous, HTTP1)
+	client := n.lab.Client(n.lab.Admin(), HTTP1) // a server may refuse the anonymous
 	s.Process = n.lab.add(&Process{
 		Name:     "kube-apiserver of " + n.Name,
 		Log:      filepath.Join(n.Dir, "kube-apiserver.log"),

@@ -69,7 +69,7 @@ func buildModule(ctx context.Context, file string, m module) error {
 			return fmt.Errorf("reading the requirements of %s: %w", m.path, err)
 		}
 		for _, path := range paths {
-			edit = append(edit, "-replace="+path+"="+path+"@"+m.staged)
+			edit = append(edit, "-require="+path+"@"+m.staged, "-replace="+path+"="+path+"@"+m.staged)
 		}
 	}
 	if _, err := run(edit...); err != nil {

@@ -116,8 +116,12 @@ func ensure(ctx context.Context, progress io.Writer, p Part) error {
 		return nil
 	}
 
-	fmt.Fprintf(progress, "lab: getting %s\n", p)
-	begin := time.Now()
+	defer tell(progress, p)()
+	// What a killed program left half done; we hold the lock.
+	leftovers, _ := filepath.Glob(filepath.Join(dir, ".work-*"))
+	for _, d := range leftovers {
+		os.RemoveAll(d)
+	}
 	work, err := os.MkdirTemp(dir, ".work-")
 	if err != nil {
 		return fmt.Errorf("making a working directory: %w", err)
@@ -130,8 +134,38 @@ func ensure(ctx context.Context, progress io.Writer, p Part) error {
 	if err := os.Rename(file, path); err != nil {
 		return fmt.Errorf("moving it into the cache: %w", err)
 	}
-	fmt.Fprintf(progress, "lab: got %s in %s\n", p, time.Since(begin).Round(time.Second))
 	return nil
+}
+
+// tell says that a part is being got, and how long it has taken, until the
+// returned function is called. Building a kube-apiserver takes minutes.
+func tell(progress io.Writer, p Part) (done func()) {
+	fmt.Fprintf(progress, "lab: getting %s\n", p)
+	begin := time.Now()
+	say := func(what string) {
+		fmt.Fprintf(progress, "lab: %s %s, %s\n", what, p, time.Since(begin).Round(time.Second))
+	}
+	tick := time.NewTicker(30 * time.Second)
+	over, told := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(told)
+		for {
+			select {
+			case <-over:
+				return
+			case <-tick.C:
+				say("still getting")
+			}
+		}
+	}()
+	return func() {
+		tick.Stop()
+		close(over)
+		<-told
+		if exists(p.Path()) {
+			say("got")
+		}
+	}
 }
 
 func exists(path string) bool {

@@ -22,17 +22,22 @@ type Process struct {
 	argv     func() []string
 	ready    func(context.Context) error // one attempt
 
-	mu   sync.Mutex
+	mu  sync.Mutex
+	run *run // the last one, nil before the first
+}
+
+// A run is one life of a program.
+type run struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when cmd has ended and was waited for
-	err  error         // how it ended; read after done
+	done chan struct{} // closed when it has ended and was waited for
+	err  error         // how it ended; set before done is closed
 }
 
 // Start starts the program. It does not wait until it is ready.
 func (p *Process) Start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.running() {
+	if p.run.running() {
 		return fmt.Errorf("%s runs already", p.Name)
 	}
 	if err := os.MkdirAll(filepath.Dir(p.Log), 0o755); err != nil {
@@ -61,60 +66,69 @@ func (p *Process) Start() error {
 	if err := spawn(cmd); err != nil {
 		return fmt.Errorf("starting %s: %w", p.Name, err)
 	}
-	done := make(chan struct{})
-	p.cmd, p.done = cmd, done
+	r := &run{cmd: cmd, done: make(chan struct{})}
+	p.run = r
 	go func() {
-		p.err = cmd.Wait()
-		close(done)
+		r.err = cmd.Wait()
+		close(r.done)
 	}()
 	return nil
 }
 
-func (p *Process) running() bool {
-	if p.done == nil {
+func (r *run) running() bool {
+	if r == nil {
 		return false
 	}
 	select {
-	case <-p.done:
+	case <-r.done:
 		return false
 	default:
 		return true
 	}
 }
 
-// Running tells whether the program runs, or is paused.
-func (p *Process) Running() bool {
+func (r *run) signal(s syscall.Signal) error {
+	// os.Process knows whether the program was waited for, so that the process
+	// id can not be somebody else's by now.
+	if err := r.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+func (p *Process) last() *run {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.running()
+	return p.run
 }
+
+// Running tells whether the program runs, or is paused.
+func (p *Process) Running() bool { return p.last().running() }
 
 // PID is the process id of the program that was started last, 0 if none was.
 func (p *Process) PID() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cmd == nil {
-		return 0
+	if r := p.last(); r != nil {
+		return r.cmd.Process.Pid
 	}
-	return p.cmd.Process.Pid
+	return 0
 }
 
-// Done is closed when the program that was started last has ended.
+// Done is closed when the program that was started last has ended. It is nil
+// if none was.
 func (p *Process) Done() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.done
+	if r := p.last(); r != nil {
+		return r.done
+	}
+	return nil
 }
 
 // Signal sends a signal to the program.
 func (p *Process) Signal(s syscall.Signal) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.running() {
+	r := p.last()
+	if !r.running() {
 		return fmt.Errorf("%s does not run", p.Name)
 	}
-	// Wait has not returned, so the process id is still this program's.
-	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := r.signal(s); err != nil {
 		return fmt.Errorf("signalling %s: %w", p.Name, err)
 	}
 	return nil
@@ -130,14 +144,16 @@ func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
 // first, the program is killed and the error says so. Stopping what does not
 // run is no error.
 func (p *Process) Stop(ctx context.Context) error {
-	if !p.Running() {
+	r := p.last()
+	if !r.running() {
 		return nil
 	}
-	if err := errors.Join(p.Signal(syscall.SIGTERM), p.Signal(syscall.SIGCONT)); err != nil && p.Running() {
-		return err
+	// A paused program has to continue in order to end.
+	if err := errors.Join(r.signal(syscall.SIGTERM), r.signal(syscall.SIGCONT)); err != nil {
+		return fmt.Errorf("stopping %s: %w", p.Name, err)
 	}
 	select {
-	case <-p.Done():
+	case <-r.done:
 		return nil
 	case <-ctx.Done():
 		p.Kill()
@@ -147,16 +163,16 @@ func (p *Process) Stop(ctx context.Context) error {
 
 // Kill ends the program at once (SIGKILL) and waits until it has ended.
 func (p *Process) Kill() {
-	if p.Signal(syscall.SIGKILL) == nil {
-		<-p.Done()
+	if r := p.last(); r.running() && r.signal(syscall.SIGKILL) == nil {
+		<-r.done
 	}
 }
 
 // WaitReady waits until the program answers that it is ready, it ends, or ctx
 // does; the error shows the end of its log.
 func (p *Process) WaitReady(ctx context.Context) error {
-	done := p.Done()
-	if done == nil {
+	r := p.last()
+	if r == nil {
 		return fmt.Errorf("%s was never started", p.Name)
 	}
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -169,8 +185,8 @@ func (p *Process) WaitReady(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-done:
-			return fmt.Errorf("%s ended before it was ready: %w\n%s", p.Name, errors.Join(p.err, err), p.LogTail(15))
+		case <-r.done:
+			return fmt.Errorf("%s ended before it was ready: %w\n%s", p.Name, errors.Join(r.err, err), p.LogTail(15))
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w (last: %w)\n%s", p.Name, ctx.Err(), err, p.LogTail(15))
 		case <-tick.C:
