@@ -79,13 +79,24 @@ do
     if not leaf.key or not leaf.key.usable then return { deny = "unsupported key in the client certificate" } end
 
     local trusted = roots(t)
-    local trust = {
-      validated = validated,
-      check = function(hash, spki, signature, signed)
-        local ok = h:verifySignature(hash, h:importPublicKey(spki, #spki):get(), signature, #signature, signed, #signed)
-        return ok == true
-      end,
-    }
+    -- Envoy hands out one key per request: a second import gives the first key again (1.40). So the key is proven to be
+    -- the root's by the root's own signature on itself, and no other root is asked.
+    local root, key
+    local function signed(c)
+      return h:verifySignature(c.signed.hash, key, c.signature, #c.signature, c.tbs, #c.tbs) == true
+    end
+    local trust = { validated = validated }
+    function trust.check(r, c)
+      if not root then
+        root = r
+        if r.signed and r.signed.hash and r.signature then
+          key = h:importPublicKey(r.spki, #r.spki):get()
+          if not signed(r) then key = nil end
+        end
+      end
+      if not key or r.spki ~= root.spki or not c.signed or not c.signed.hash or not c.signature then return nil end
+      return signed(c)
+    end
     local out = {}
     out.from, out.to = verify.span(presented, trusted, t)
     if not verify.client(presented, trusted, trust, t) then return out end

@@ -1,21 +1,19 @@
 -- Go's Certificate.Verify with KeyUsages ClientAuth (verify.go, constraints.go of Go 1.26) over parsed certificates.
--- It finds the chain that Go would find, and checks on it what Go checks. Signatures are checked by BoringSSL through
--- Envoy; those it cannot check from here (RSA-PSS, Ed25519) count only if BoringSSL has accepted the certificate itself.
+-- BoringSSL has checked the signatures in the handshake; here stands what Go asks of a chain besides, and what BoringSSL
+-- does not ask or asks otherwise. A root's signature on the leaf is checked here too, so that the ordinary certificate,
+-- which the cluster's CA has signed itself, needs BoringSSL's opinion of nothing but that signature.
 local verify = {}
 do
   local byte, sub = string.byte, string.sub
 
-  -- Go checks at most 100 signatures per certificate; nobody needs that many, and each costs a worker thread time.
-  local MAX_SIGNATURES = 20
+  local MAX_WAYS = 32 -- through the presented certificates; nobody needs more than one
 
-  -- trust: {validated = BoringSSL's opinion, check = function(hash, spki, signature, tbs) -> boolean}
-  local function signedby(c, parent, trust)
+  -- Go's CheckSignatureFrom without the signature.
+  local function signable(c, parent)
     if (parent.version == 3 and not parent.basic) or (parent.basic and not parent.ca) then return false end
     if parent.usage ~= 0 and not parent.certsign then return false end
     local alg, key = c.signed, parent.key
-    if not alg or not key or not key.usable or alg.key ~= key.type or not c.signature then return false end
-    if alg.hash then return trust.check(alg.hash, parent.spki, c.signature, c.tbs) end
-    return trust.validated
+    return alg and key and key.usable and alg.key == key.type and c.signature and true or false
   end
 
   -- Go's isValid without the time, which is compared with every certificate of the chain at the end.
@@ -119,37 +117,77 @@ do
     return true
   end
 
-  -- Whether presented[1] is good for client authentication under these roots.
+  -- A chain that Go would find and accept, given that its signatures are right.
+  local function acceptable(chain, now)
+    for n, c in ipairs(chain) do
+      local kind = n == #chain and n > 1 and "root" or n > 1 and "intermediate" or "leaf"
+      local below = { unpack(chain, 1, n - 1) }
+      if not fits(c, kind, below) or n > 1 and (inchain(c, below) or not signable(chain[n - 1], c)) then return false end
+    end
+    return current(chain, now) and policies(chain) and usable(chain) and constraints(chain)
+  end
+
+  -- Every way from the leaf upwards through presented certificates, by names as loosely as any verifier may compare
+  -- them: BoringSSL's own way is among them. Calls f with each; true if none was too long and f was true for all.
+  local function ways(presented, f)
+    local left = MAX_WAYS
+    local function up(chain)
+      left = left - 1
+      if left < 0 or not f(chain) then return false end
+      for n = 2, #presented do
+        local c, used = presented[n], false
+        for _, x in ipairs(chain) do used = used or x.raw == c.raw end
+        if not used and c.loosesubject == chain[#chain].looseissuer then
+          chain[#chain + 1] = c
+          if not up(chain) then return false end
+          chain[#chain] = nil
+        end
+      end
+      return true
+    end
+    return up({ presented[1] })
+  end
+
+  -- Whether presented[1] is good for client authentication under these roots. trust.validated is BoringSSL's opinion;
+  -- trust.check(root, c) tells whether the root signed c: true, false, or nil where that cannot be found out from here.
   function verify.client(presented, roots, trust, now)
     local leaf = presented[1]
-    if not fits(leaf, "leaf", {}) then return false end
-    local left = MAX_SIGNATURES
-    local function accepted(chain)
-      return current(chain, now) and policies(chain) and usable(chain) and constraints(chain)
-    end
     for _, root in ipairs(roots) do
-      if root.raw == leaf.raw then return accepted({ leaf }) end
+      if root.raw == leaf.raw then return acceptable({ leaf }, now) end
     end
-    local function build(chain)
-      local c = chain[#chain]
-      local function try(candidate, kind)
-        if candidate.subject ~= c.issuer or not candidate.key or inchain(candidate, chain) then return false end
-        left = left - 1
-        if left < 0 or not signedby(c, candidate, trust) or not fits(candidate, kind, chain) then return false end
-        chain[#chain + 1] = candidate
-        if kind == "root" and accepted(chain) or kind == "intermediate" and build(chain) then return true end
-        chain[#chain] = nil
-        return false
-      end
+    -- Accepted under one root that has signed the chain's top; or, where that is not known, under all it may be.
+    local function under(chain)
+      local top, unknown, all, found = chain[#chain], false, true, false
+      local candidates = {}
       for _, root in ipairs(roots) do
-        if try(root, "root") then return true end
+        if root.loosesubject == top.looseissuer then
+          local likely = top.authorityid and root.subjectid == top.authorityid
+          table.insert(candidates, likely and 1 or #candidates + 1, root)
+        end
       end
-      for n = 2, #presented do
-        if try(presented[n], "intermediate") then return true end
+      for _, root in ipairs(candidates) do
+        local signed = trust.check(root, top)
+        if signed ~= false then
+          local whole = { unpack(chain) }
+          whole[#whole + 1] = root
+          local good = acceptable(whole, now)
+          if signed and good then return true, true end
+          found, unknown, all = true, unknown or signed == nil, all and good
+        end
       end
-      return false
+      return found and unknown and all, false, found
     end
-    return build({ leaf })
+    -- A root's signature on the leaf itself decides, whatever BoringSSL thinks of the certificate's usages.
+    local good, proven = under({ leaf })
+    if good and proven then return true end
+    -- Signatures inside longer chains were checked by BoringSSL alone, so whichever way it went must be one for Go.
+    if not trust.validated then return false end
+    local any = false
+    return ways(presented, function(chain)
+      local ok, _, found = under(chain)
+      any = any or ok
+      return ok or not found
+    end) and any
   end
 
   -- The span around now in which no certificate starts or ends, so that the answer stays the same.

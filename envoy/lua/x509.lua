@@ -64,6 +64,13 @@ do
     end
   end
 
+  -- A name without case, blanks and types: names that any verifier takes for the same are the same here.
+  local function loose(s, i, e)
+    local out = {}
+    attributes(s, i, e, function(_, v) out[#out + 1] = v:gsub("[%s%z]", ""):lower() end)
+    return table.concat(out, "\n")
+  end
+
   -- The key: nil for an algorithm that Go does not know.
   local function publickey(oid, params, s, first, last, pad)
     if pad ~= 0 and (oid == RSA or oid == EC or oid == ED25519 or oid == DSA) then error("bits in public key", 0) end
@@ -205,7 +212,8 @@ do
             end
             list.ip[#list.ip + 1] = { addr = sub(v, 1, half), bits = bits }
           elseif tag == 0x81 or tag == 0x86 then
-            if find(ia5(v), "@", 1, true) or tag == 0x86 and find(v, "[:%d]") or not x509.domain(v, true) then
+            local domain = tag == 0x81 and v:match("^[%w%-_]+@([%w%-.]+)$") or v
+            if find(ia5(domain), "@", 1, true) or tag == 0x86 and find(v, "[:%d]") or not x509.domain(domain, domain == v) then
               error("unusual constraint", 0)
             end
             nc.other = true
@@ -259,14 +267,18 @@ do
         a = after
       end
     end,
-    [id "2.5.29.35"] = function(_, s, i, e, critical)
+    [id "2.5.29.35"] = function(c, s, i, e, critical)
       if critical then error("critical authority key identifier", 0) end
       local a, b = der.get(s, i, e, SEQ)
-      if der.peek(s, a, b, 0x80) then skip(s, a, b) end
+      if der.peek(s, a, b, 0x80) then
+        local first, last = der.get(s, a, b, 0x80)
+        c.authorityid = sub(s, first, last)
+      end
     end,
-    [id "2.5.29.14"] = function(_, s, i, e, critical)
+    [id "2.5.29.14"] = function(c, s, i, e, critical)
       if critical then error("critical subject key identifier", 0) end
-      der.get(s, i, e, OCTETS)
+      local first, last = der.get(s, i, e, OCTETS)
+      c.subjectid = sub(s, first, last)
     end,
     [id "2.5.29.36"] = function(c, s, i, e)
       local a, b = der.get(s, i, e, SEQ)
@@ -368,7 +380,7 @@ do
 
     local start = i
     first, last, i = der.get(s, i, e, SEQ)
-    attributes(s, first, last, function() end)
+    c.looseissuer = loose(s, first, last)
     c.issuer = sub(s, start, i - 1)
 
     first, last, i = der.get(s, i, e, SEQ)
@@ -383,7 +395,7 @@ do
       elseif oid == O then c.orgs[#c.orgs + 1] = v
       elseif oid == UID then c.uids[#c.uids + 1] = v end
     end)
-    c.subject = sub(s, start, i - 1)
+    c.subject, c.loosesubject = sub(s, start, i - 1), loose(s, first, last)
 
     start = i
     first, last, i = der.get(s, i, e, SEQ)

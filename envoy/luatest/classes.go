@@ -1,0 +1,151 @@
+package luatest
+
+import (
+	"bytes"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/crypto/cryptobyte"
+	cbasn1 "golang.org/x/crypto/cryptobyte/asn1"
+)
+
+// A Class of certificates that an apiserver accepts, or only gives no user for, and Envoy refuses. Nobody gains anything
+// by one. They are all that the tests let differ.
+type Class struct {
+	Name string
+	has  func(chain []*x509.Certificate) bool
+}
+
+// each makes a class of chains of which some certificate is so.
+func each(f func(c *x509.Certificate) bool) func([]*x509.Certificate) bool {
+	return func(chain []*x509.Certificate) bool { return slices.ContainsFunc(chain, f) }
+}
+
+func extension(c *x509.Certificate, oid asn1.ObjectIdentifier) []byte {
+	for _, x := range c.Extensions {
+		if x.Id.Equal(oid) {
+			return x.Value
+		}
+	}
+	return nil
+}
+
+var oddTime = regexp.MustCompile(`[+-][0-9]{4}|\\x17\\v`)
+
+// Handshake are the classes whose handshake BoringSSL ends, or that are answered 401 as if it had.
+var Handshake = []Class{
+	{"a name with a Unicode noncharacter (U+FFFE and the like)", each(func(c *x509.Certificate) bool {
+		return slices.ContainsFunc(slices.Concat(c.Subject.Names, c.Issuer.Names), func(a pkix.AttributeTypeAndValue) bool {
+			v, _ := a.Value.(string)
+			return strings.ContainsFunc(v, func(r rune) bool { return r&0xfffe == 0xfffe || r >= 0xfdd0 && r <= 0xfdef })
+		})
+	})},
+	{"a name with an empty set of attributes", each(func(c *x509.Certificate) bool {
+		return bytes.Contains(slices.Concat(c.RawSubject, c.RawIssuer), []byte{0x31, 0})
+	})},
+	{"a time without seconds or not in UTC", each(func(c *x509.Certificate) bool { return oddTime.MatchString(validity(c)) })},
+	{"X.509 version 1 or 2, or no extensions", each(func(c *x509.Certificate) bool { return c.Version < 3 || len(c.Extensions) == 0 })},
+	{"a client's key usage without digitalSignature, or not in DER", func(chain []*x509.Certificate) bool {
+		usage := extension(chain[0], KeyUsage)
+		return usage != nil && (chain[0].KeyUsage&x509.KeyUsageDigitalSignature == 0 || !strictDER(usage))
+	}},
+	{"a URI that is no plain scheme://host/path or scheme:text", each(func(c *x509.Certificate) bool { return len(c.URIs) > 0 })},
+}
+
+// Longer are classes of chains with an intermediate, or under a root whose signature only BoringSSL can check. It has to
+// accept them itself then, and refuses these.
+var Longer = []Class{
+	{"an extended key usage without clientAuth, such as anyExtendedKeyUsage alone", each(func(c *x509.Certificate) bool {
+		return extension(c, ExtKeyUsage) != nil && !slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
+	})},
+	{"name constraints other than on DNS names", each(func(c *x509.Certificate) bool {
+		return len(c.PermittedIPRanges)+len(c.ExcludedIPRanges)+len(c.PermittedEmailAddresses)+len(c.ExcludedEmailAddresses)+
+			len(c.PermittedURIDomains)+len(c.ExcludedURIDomains) > 0 || bytes.IndexByte(extension(c, NameConstraints), 0xa4) >= 0
+	})},
+	{"key identifiers that do not match, or that are missing under several roots of one name", func(chain []*x509.Certificate) bool {
+		for _, c := range chain {
+			if len(c.AuthorityKeyId) == 0 && c.Issuer.CommonName == "kubernetes" {
+				return true
+			}
+			for _, p := range chain {
+				if bytes.Equal(c.RawIssuer, p.RawSubject) && len(c.AuthorityKeyId) > 0 && !bytes.Equal(c.AuthorityKeyId, p.SubjectKeyId) {
+					return true
+				}
+			}
+		}
+		return false
+	}},
+	{"an extension whose value is not exactly DER, or says nothing", each(func(c *x509.Certificate) bool {
+		return slices.ContainsFunc(c.Extensions, func(x pkix.Extension) bool {
+			return !strictDER(x.Value) || bytes.Equal(x.Value, []byte{0x30, 0}) && !x.Id.Equal(BasicConstraints)
+		})
+	})},
+	{"a path length where there is no CA", each(func(c *x509.Certificate) bool { return c.BasicConstraintsValid && !c.IsCA && c.MaxPathLen >= 0 })},
+	{"policies that have to be explicit", each(func(c *x509.Certificate) bool {
+		return c.RequireExplicitPolicy != 0 || c.RequireExplicitPolicyZero || len(c.PolicyMappings) > 0
+	})},
+}
+
+// strictDER tells of one element and nothing behind it.
+func strictDER(v []byte) bool {
+	s := cryptobyte.String(v)
+	var e cryptobyte.String
+	var tag cbasn1.Tag
+	return s.ReadAnyASN1Element(&e, &tag) && s.Empty()
+}
+
+// ClassOf is the class that explains the difference, or "".
+func (b *Bundle) ClassOf(chain [][]byte, want, got Verdict) string {
+	var certs []*x509.Certificate
+	for _, raw := range chain {
+		c, err := x509.ParseCertificate(raw)
+		if err != nil {
+			// The one thing that Go refuses and the script cannot see; it gives no user.
+			if want.Kind == "refused" && got.Kind == "none" && strings.Contains(want.Why, "point not on curve") {
+				return "another certificate than the client's with a point that is not on its curve: no user"
+			}
+			return ""
+		}
+		certs = append(certs, c)
+	}
+	classes := Handshake
+	if got.Kind == "none" {
+		if want.Kind != "user" && want.Kind != "unsafe" {
+			return ""
+		}
+		roots := x509.NewCertPool()
+		proven := false
+		for _, r := range b.Roots {
+			c, err := x509.ParseCertificate(r.Cert)
+			if err != nil {
+				return ""
+			}
+			roots.AddCert(c)
+			proven = proven || bytes.Equal(certs[0].RawIssuer, c.RawSubject) && certs[0].CheckSignatureFrom(c) == nil && c.PublicKeyAlgorithm != x509.Ed25519 && c.CheckSignatureFrom(c) == nil
+			certs = append(certs, c)
+		}
+		if proven {
+			return "" // an ordinary certificate: nothing may differ
+		}
+		n := len(chain)
+		used := certs[:n:n]
+		for _, r := range certs[n:] {
+			if slices.ContainsFunc(used, func(c *x509.Certificate) bool { return bytes.Equal(c.RawIssuer, r.RawSubject) }) {
+				used = append(used, r)
+			}
+		}
+		classes, certs = Longer, used
+	} else if got.Kind != "refused" {
+		return ""
+	}
+	for _, k := range classes {
+		if k.has(certs) {
+			return k.Name
+		}
+	}
+	return ""
+}

@@ -1,0 +1,42 @@
+package luatest
+
+import (
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"strings"
+
+	"golang.org/x/crypto/cryptobyte"
+	cbasn1 "golang.org/x/crypto/cryptobyte/asn1"
+)
+
+// Describe tells of a chain what decides about it.
+func Describe(chain [][]byte) string {
+	var b strings.Builder
+	for n, raw := range chain {
+		c, err := x509.ParseCertificate(raw)
+		if err != nil {
+			fmt.Fprintf(&b, "%d: %v\n   %s\n", n, err, base64.StdEncoding.EncodeToString(raw))
+			continue
+		}
+		fmt.Fprintf(&b, "%d: v%d %q by %q, %T %v, usage %b, %v to %v", n, c.Version, c.Subject, c.Issuer, c.PublicKey, c.SignatureAlgorithm, c.KeyUsage, c.NotBefore, c.NotAfter)
+		for _, x := range c.Extensions {
+			fmt.Fprintf(&b, ", %v", x.Id)
+			if x.Critical {
+				b.WriteString("!")
+			}
+			fmt.Fprintf(&b, "=%x", x.Value)
+		}
+		fmt.Fprintf(&b, ", serial %v, subject %x, validity %s\n", c.SerialNumber, c.RawSubject, validity(c))
+	}
+	return b.String()
+}
+
+// validity is the two times as they are written.
+func validity(c *x509.Certificate) string {
+	tbs := cryptobyte.String(c.RawTBSCertificate)
+	var v cryptobyte.String
+	ok := tbs.ReadASN1(&tbs, cbasn1.SEQUENCE) && tbs.SkipOptionalASN1(cbasn1.Tag(0).Constructed().ContextSpecific()) &&
+		tbs.SkipASN1(cbasn1.INTEGER) && tbs.SkipASN1(cbasn1.SEQUENCE) && tbs.SkipASN1(cbasn1.SEQUENCE) && tbs.ReadASN1(&v, cbasn1.SEQUENCE)
+	return fmt.Sprintf("%v %q", ok, []byte(v))
+}
