@@ -21,6 +21,8 @@ import (
 type Pair struct {
 	Cert *x509.Certificate
 	Key  crypto.Signer
+	// Chain are intermediate authorities, shown with the certificate.
+	Chain []*x509.Certificate
 }
 
 // NewCA makes a certificate authority.
@@ -80,12 +82,16 @@ func issue(ca *Pair, template *x509.Certificate) (*Pair, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the certificate for %q back: %w", t.Subject, err)
 	}
-	return &Pair{cert, key}, nil
+	return &Pair{Cert: cert, Key: key}, nil
 }
 
 // TLS is the pair as crypto/tls takes it.
 func (p *Pair) TLS() *tls.Certificate {
-	return &tls.Certificate{Certificate: [][]byte{p.Cert.Raw}, PrivateKey: p.Key, Leaf: p.Cert}
+	shown := [][]byte{p.Cert.Raw}
+	for _, c := range p.Chain {
+		shown = append(shown, c.Raw)
+	}
+	return &tls.Certificate{Certificate: shown, PrivateKey: p.Key, Leaf: p.Cert}
 }
 
 // CertPEM is the certificate in PEM.
