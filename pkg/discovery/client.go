@@ -275,7 +275,7 @@ func (f *failure) Unwrap() error { return f.err }
 func invalid(err error) error { return &failure{resultInvalid, err} }
 
 func refused(path string, status int) error {
-	return &failure{resultRefused, fmt.Errorf("the server answered %s with %d: it does not accept xds-server's certificate, or does not let it read; see tlsCertFile", path, status)}
+	return &failure{resultRefused, fmt.Errorf("the server answered %s with %d: it does not accept xds-server's certificate, or does not let it read (see tlsCertFile), or has only just started", path, status)}
 }
 
 func unsupported(path string) error {

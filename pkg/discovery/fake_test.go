@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"xds-server/pkg/config/certtest"
 )
@@ -226,3 +227,7 @@ func withETag(contentType string, body []byte) http.HandlerFunc {
 }
 
 func hash(b []byte) string { return fmt.Sprintf("%X", sha512.Sum512(b)) }
+
+func gvk(group, version, kind string) *metav1.GroupVersionKind {
+	return &metav1.GroupVersionKind{Group: group, Version: version, Kind: kind}
+}

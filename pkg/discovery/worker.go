@@ -46,10 +46,10 @@ func (o *owner) start(ctx context.Context, s *server) {
 	})
 }
 
-// failed says whether a result is a reason to ask less often. A server that is starting is not: it answers, and is
-// wanted as soon as it is ready.
+// failed says whether a result is a reason to ask less often. A server that is starting is not: it answers, at first
+// with 403 because it has not read its own authorization rules yet, and is wanted as soon as it is ready.
 func failed(result string) bool {
-	return result != resultRead && result != resultConfirmed && result != resultUnready
+	return result == resultUnreachable || result == resultInvalid || result == resultUnsupported
 }
 
 // delay is the time to the next read after some failures in a row, with jitter (0 to 1) so that many xds-servers do not
