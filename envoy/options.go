@@ -162,7 +162,7 @@ func (o Options) Validate() error {
 		}
 	}
 	if len(o.AllowedNames) == 0 {
-		bad("allowed-names", "", "is required: without it any certificate of the front-proxy CA could act as any user")
+		bad("requestheader-allowed-names", "", "is required: without it any certificate of the front-proxy CA could act as any user")
 	}
 	if len(o.XDSServerNames) == 0 {
 		bad("xds-server-names", "", "is required: the name in xds-server's own client certificate")
