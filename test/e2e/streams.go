@@ -29,6 +29,7 @@ type Streams struct {
 	Credential lab.Credential
 	Namespace  string
 	Pod        string // of a node that package streamer stands in for
+	UserAgent  string // if set, by which an audit log tells these requests from others; not kubectl's
 }
 
 // StreamResult is the outcome of one method of Streams.
@@ -41,14 +42,14 @@ type StreamResult struct {
 // bulk is how much a stream carries where it matters that much does: more than any buffer on the way.
 const bulk = 8 << 20
 
-// upgrades are the two ways to upgrade a connection, by the value of their Upgrade header.
-var upgrades = []string{"websocket", "spdy/3.1"}
+// Upgrades are the two ways to upgrade a connection, by the value of their Upgrade header.
+var Upgrades = []string{"websocket", "spdy/3.1"}
 
 // AsUser runs commands with client-go's own executors, which do not fall back from a websocket to SPDY. Each command
 // is authorized, so it also shows that the credential came through the upgrade.
 func (s Streams) AsUser(ctx context.Context) []StreamResult {
 	var results []StreamResult
-	for _, upgrade := range upgrades {
+	for _, upgrade := range Upgrades {
 		r := StreamResult{Name: "exec over " + upgrade}
 		for command, check := range map[string]func(stdout, stderr string, err error) error{
 			"cat": func(string, string, error) error { return s.execBulk(ctx, upgrade) },
@@ -85,10 +86,16 @@ func (s Streams) AsUser(ctx context.Context) []StreamResult {
 	return results
 }
 
+// Exec runs a short command over one kind of upgrade.
+func (s Streams) Exec(ctx context.Context, upgrade string) error {
+	stdout, _, err := s.exec(ctx, upgrade, strings.NewReader("hello"), "cat")
+	return want(err, stdout, "hello")
+}
+
 // Refused runs a command as a user who may not, and is content only with the server's own refusal.
 func (s Streams) Refused(ctx context.Context) []StreamResult {
 	var results []StreamResult
-	for _, upgrade := range upgrades {
+	for _, upgrade := range Upgrades {
 		r := StreamResult{Name: "exec refused over " + upgrade, Requests: 1}
 		if _, _, err := s.exec(ctx, upgrade, nil, "echo", "hello"); err == nil || !strings.Contains(err.Error(), "forbidden") {
 			r.Err = fmt.Errorf("got %v, not the server's refusal", err)
@@ -175,7 +182,11 @@ func (s Streams) stream(ctx context.Context, upgrade string, opts remotecommand.
 func (s Streams) podPath() string { return "/api/v1/namespaces/" + s.Namespace + "/pods/" + s.Pod }
 
 // config is what client-go needs to be this user at this URL.
-func (s Streams) config() *rest.Config { return RESTConfig(s.Lab, s.URL, s.Credential) }
+func (s Streams) config() *rest.Config {
+	config := RESTConfig(s.Lab, s.URL, s.Credential)
+	config.UserAgent = s.UserAgent
+	return config
+}
 
 // RESTConfig is a client-go configuration for a URL and a credential of the lab.
 func RESTConfig(l *lab.Lab, address string, c lab.Credential) *rest.Config {

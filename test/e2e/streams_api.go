@@ -31,14 +31,14 @@ type Object struct {
 func (s Streams) WebsocketWatch(ctx context.Context, o Object) StreamResult {
 	r := StreamResult{Name: "watch of " + o.Collection + " over a websocket"}
 	dialers := []websocket.Dialer{{TLSClientConfig: s.Lab.TLS(s.Credential)}}
-	headers := []http.Header{websocketHeader()}
+	headers := []http.Header{s.websocketHeader()}
 	s.Credential.Set(headers[0])
 	if token := s.Credential.Token; token != "" {
 		dialers = append(dialers, websocket.Dialer{
 			TLSClientConfig: s.Lab.TLS(lab.Anonymous),
 			Subprotocols:    []string{"base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token)), "base64.binary.k8s.io"},
 		})
-		headers = append(headers, websocketHeader())
+		headers = append(headers, s.websocketHeader())
 	}
 	for i, dialer := range dialers {
 		r.Requests++
@@ -50,7 +50,9 @@ func (s Streams) WebsocketWatch(ctx context.Context, o Object) StreamResult {
 }
 
 // websocketHeader is a header as a browser sends it: a server refuses a watch without an origin, with a bare 403.
-func websocketHeader() http.Header { return http.Header{"Origin": {"https://localhost"}} }
+func (s Streams) websocketHeader() http.Header {
+	return http.Header{"Origin": {"https://localhost"}, "User-Agent": {s.UserAgent}}
+}
 
 func (s Streams) websocketWatch(ctx context.Context, dialer *websocket.Dialer, header http.Header, o Object) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -111,7 +113,7 @@ func (s Streams) asAdmin(ctx context.Context, method, path, body string, status 
 // WebsocketWatchRefused is for a user who may not watch: nothing but the server's own refusal will do.
 func (s Streams) WebsocketWatchRefused(ctx context.Context, collection string, status int) StreamResult {
 	r := StreamResult{Name: fmt.Sprintf("watch of %s over a websocket is refused with %d", collection, status), Requests: 1}
-	header := websocketHeader()
+	header := s.websocketHeader()
 	s.Credential.Set(header)
 	dialer := websocket.Dialer{TLSClientConfig: s.Lab.TLS(s.Credential)}
 	conn, response, err := dialer.DialContext(ctx, strings.Replace(s.URL, "https://", "wss://", 1)+collection+"?watch=true", header)

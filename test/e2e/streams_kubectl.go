@@ -24,7 +24,7 @@ func (s Streams) Kubectl(ctx context.Context, version string) []StreamResult {
 		return []StreamResult{{Name: "kubectl " + version, Err: err}}
 	}
 	var results []StreamResult
-	for _, upgrade := range upgrades {
+	for _, upgrade := range Upgrades {
 		k := kubectl{Streams: s, version: version, kubeconfig: kubeconfig, websockets: upgrade == "websocket"}
 		for _, check := range []struct {
 			name string

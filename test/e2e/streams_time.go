@@ -59,7 +59,7 @@ func (s Streams) Idle(ctx context.Context, d time.Duration, o Object) StreamResu
 		func() error { return s.idleWatch(ctx, lab.HTTP1, over, o) },
 		func() error { return s.idleWatch(ctx, lab.HTTP2, over, o) },
 	}
-	for _, upgrade := range upgrades {
+	for _, upgrade := range Upgrades {
 		checks = append(checks, func() error { return s.idleExec(ctx, upgrade, over) })
 	}
 	results := make(chan error, len(checks))
@@ -146,6 +146,9 @@ func (s Streams) get(ctx context.Context, protocol lab.Protocol, path string) (b
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
 	if err != nil {
 		return nil, nil, err
+	}
+	if s.UserAgent != "" {
+		request.Header.Set("User-Agent", s.UserAgent)
 	}
 	response, err := client.Do(request)
 	if err != nil {
