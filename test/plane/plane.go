@@ -75,7 +75,7 @@ func New(ctx context.Context, l *lab.Lab, o Options) (*Plane, error) {
 	return p, nil
 }
 
-// Start makes a plane, starts it, and waits until every front routes.
+// Start makes a plane, starts it, and waits until every front routes and, if every kube-apiserver runs, knows them all.
 func Start(ctx context.Context, l *lab.Lab, o Options) (*Plane, error) {
 	p, err := New(ctx, l, o)
 	if err != nil {
@@ -94,7 +94,34 @@ func Start(ctx context.Context, l *lab.Lab, o Options) (*Plane, error) {
 	if o.NoXDSServer {
 		return p, nil
 	}
-	return p, p.WaitReady(ctx)
+	if err := p.WaitReady(ctx); err != nil {
+		return p, err
+	}
+	for _, n := range p.Nodes {
+		if !n.Server.Running() {
+			return p, nil
+		}
+	}
+	return p, p.WaitComplete(ctx)
+}
+
+// WaitComplete waits until every front answers for all servers: until each was read, an API that nobody serves is 503.
+func (p *Plane) WaitComplete(ctx context.Context) error {
+	client := p.Lab.Client(p.Lab.Admin(), lab.HTTP1)
+	defer client.CloseIdleConnections()
+	for _, n := range p.Nodes {
+		err := Eventually(ctx, "the front of "+n.Name+" knows every server", func() error {
+			a, err := lab.Call(ctx, client, "GET", n.FrontURL()+"/apis/nobody.example.com/v1/things", "", nil)
+			if err == nil && a.Status != 404 {
+				err = fmt.Errorf("an API that nobody serves is answered %d: %s", a.Status, a.Body)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // WaitReady waits until every xds-server is ready and every front is on its routed chain.
