@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -88,7 +89,10 @@ func run[T metav1.Object, L runtime.Object](ctx context.Context, w *watcher[T], 
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			restrict(&o)
 			i, err := client.Watch(ctx, o)
-			failed("watch", err)
+			// A server before 1.32 can't stream a list; client-go then lists and watches, and nothing has failed.
+			if o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
+				failed("watch", err)
+			}
 			return i, err
 		},
 	}
