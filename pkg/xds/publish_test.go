@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -37,7 +38,7 @@ func TestClustersComeBeforeTheRoutesThatNameThemAndGoAfter(t *testing.T) {
 			l.set("a", table("c", "f"))
 		}
 		e.live()
-		if l.phase("a") != "synced" || len(e.has["type.googleapis.com/envoy.config.cluster.v3.Cluster"]) != 2 {
+		if l.phase("a") != "synced" || len(e.has[resource.ClusterType]) != 2 {
 			t.Errorf("in the end the phase is %s, and the Envoy was told %q", l.phase("a"), e.said)
 		}
 		e.cancel()
@@ -304,5 +305,32 @@ func TestMetricsPassPromlint(t *testing.T) {
 			t.Error(problems, err)
 		}
 		e.cancel()
+	})
+}
+
+func TestAnEnvoyThatGotItsRoutesJustBeforeARestartBecomesReadyAfterIt(t *testing.T) {
+	onBench(t, func(l *bench) {
+		l.set("a", table("b"))
+		e := newEnvoy(t, "a")
+		e.connect(l)
+		e.cancel()
+		// The server ended before it said so.
+		unready := newEnvoy(t, "other")
+		unready.refuses["front"] = "bad route"
+		l.set("other", table("b"))
+		unready.connect(l)
+		unready.cancel()
+		e.has[resource.RuntimeType] = unready.has[resource.RuntimeType]
+		e.said = nil
+
+		again := newBench(t)
+		again.set("a", table("b"))
+		e.connect(again)
+		e.told("runtime +peer_routing")
+		if e.ready() != 100 {
+			t.Errorf("ready is %v", e.ready())
+		}
+		e.cancel()
+		again.stop()
 	})
 }
