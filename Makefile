@@ -13,16 +13,17 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: parts ## run a mixed-version control plane and show what works; ONCE=1 ends by itself
+demo: ## run a mixed-version control plane and show what works; ONCE=1 ends by itself
 	$(GO) run ./test/demo $(if $(ONCE),-once)
 
+# Tests get parts by themselves too, but go test would show nothing of it.
 .PHONY: test
 test: parts ## run every unit and lab test
 	$(GO) test -timeout 15m $(unit_packages)
 	$(GO) test -timeout 30m -p 1 -v $(lab_packages)
 
 .PHONY: e2e
-e2e: parts ## run one end-to-end suite on the lab: SUITE=routing
+e2e: ## run one end-to-end suite on the lab: SUITE=routing
 	$(GO) run ./test/e2e -suite $(SUITE)
 
 .PHONY: parts
