@@ -1,7 +1,7 @@
 package xds
 
 // bootstrap is the least that an Envoy needs to take its clusters, its routes and its runtime from here: %[1]s is the
-// node, %[2]s the socket.
+// node, %[2]s the server's address, %[3]s the rest of its cluster.
 const bootstrap = `
 node: {id: %[1]s, cluster: test}
 admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
@@ -27,7 +27,8 @@ static_resources:
         explicit_http_config: {http2_protocol_options: {connection_keepalive: {interval: 5s, timeout: 3s}}}
     load_assignment:
       cluster_name: xds-server
-      endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: %[2]s}}}}]}]
+      endpoints: [{lb_endpoints: [{endpoint: {address: %[2]s}}]}]
+%[3]s
   listeners:
   - name: front
     address: {socket_address: {address: 127.0.0.1, port_value: 0}}
@@ -41,4 +42,18 @@ static_resources:
           - name: router
             typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
           rds: {route_config_name: front, config_source: {ads: {}, resource_api_version: V3, initial_fetch_timeout: 5s}}
+`
+
+// clientTLS is the cluster's transport socket: %[1]s is the directory of the files.
+const clientTLS = `
+    transport_socket:
+      name: tls
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+        sni: xds-server
+        common_tls_context:
+          tls_certificates: [{certificate_chain: {filename: %[1]s/client.crt}, private_key: {filename: %[1]s/client.key}}]
+          validation_context:
+            trusted_ca: {filename: %[1]s/ca.crt}
+            match_typed_subject_alt_names: [{san_type: DNS, matcher: {exact: xds-server}}]
 `

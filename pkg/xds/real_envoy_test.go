@@ -37,21 +37,21 @@ type realEnvoy struct {
 }
 
 // startEnvoy returns once the front listener is there.
-func startEnvoy(t *testing.T, socket string) *realEnvoy {
+func startEnvoy(t *testing.T, address, cluster string) *realEnvoy {
 	t.Helper()
 	if err := lab.Parts(t.Context(), os.Stderr, lab.Envoy); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	config, address := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
-	if err := os.WriteFile(config, fmt.Appendf(nil, bootstrap, "a", socket), 0o600); err != nil {
+	config, admin := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
+	if err := os.WriteFile(config, fmt.Appendf(nil, bootstrap, "a", address, cluster), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	output, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(lab.Envoy.Path(), "-c", config, "--admin-address-path", address, "--concurrency", "2", "--use-dynamic-base-id", "-l", "info")
+	cmd := exec.Command(lab.Envoy.Path(), "-c", config, "--admin-address-path", admin, "--concurrency", "2", "--use-dynamic-base-id", "-l", "info")
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -69,7 +69,7 @@ func startEnvoy(t *testing.T, socket string) *realEnvoy {
 		}
 	})
 	e.until("the admin address", func() bool {
-		b, err := os.ReadFile(address)
+		b, err := os.ReadFile(admin)
 		e.admin = string(b)
 		return err == nil && len(b) > 0
 	})
@@ -198,6 +198,20 @@ func serve(t *testing.T, socket string, p *snapshot.Publisher) (stop func()) {
 	}
 }
 
+func TestARealEnvoyIsServedOverMutualTLS(t *testing.T) {
+	a := newAuthority(t)
+	c := newTCP(t, a)
+	cert, key := a.pair("node-a", time.Hour)
+	c.write("client.crt", cert)
+	c.write("client.key", key)
+	if err := c.Publisher.Set("a", table("b")); err != nil {
+		t.Fatal(err)
+	}
+	tcp := run(t, c.Config).(*net.TCPAddr)
+	e := startEnvoy(t, fmt.Sprintf("{socket_address: {address: %s, port_value: %d}}", tcp.IP, tcp.Port), fmt.Sprintf(clientTLS, c.dir))
+	e.until("ready", e.ready)
+}
+
 func TestARealEnvoyTakesEveryTableAndLosesNoRequest(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer backend.Close()
@@ -223,7 +237,7 @@ func TestARealEnvoyTakesEveryTableAndLosesNoRequest(t *testing.T) {
 	set(p, one("first"))
 	stop := serve(t, socket, p)
 	start := time.Now()
-	e := startEnvoy(t, socket)
+	e := startEnvoy(t, fmt.Sprintf("{pipe: {path: %s}}", socket), "")
 	e.until("ready", e.ready)
 	t.Logf("ready %v after the start of Envoy", time.Since(start).Round(time.Millisecond))
 

@@ -36,6 +36,8 @@ import (
 const (
 	// Envoy pings an idle connection every few seconds to find out early that it is dead.
 	minPing = 2 * time.Second
+	// A client whose machine is gone is noticed after these.
+	ping, pingTimeout = 30 * time.Second, 10 * time.Second
 	// An Envoy that went to another node's xds-server stays there until the connection ends. So those connections end
 	// from time to time, and the Envoy tries its own server first again. Nothing is sent to an Envoy that comes back
 	// with what it should have, and ext_proc calls in flight have ageGrace to end. grpc-go adds jitter.
@@ -89,7 +91,7 @@ func New(c Config) (*Server, error) {
 	if c.Address != "" {
 		l, err := s.listenTLS()
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("serving xDS on %s: %w", c.Address, err), s.close())
+			return nil, errors.Join(fmt.Errorf("serving xDS on %s: %w", c.Address, err), s.Close())
 		}
 		s.listeners = append(s.listeners, l)
 	}
@@ -107,12 +109,14 @@ func (s *Server) listenTLS() (listener, error) {
 	}
 	return listener{Listener: l, options: []grpc.ServerOption{
 		grpc.Creds(credentials.NewTLS(keys.config())),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: maxAge, MaxConnectionAgeGrace: ageGrace}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: maxAge, MaxConnectionAgeGrace: ageGrace, Time: ping, Timeout: pingTimeout,
+		}),
 	}}, nil
 }
 
-// close releases listeners that Run never served.
-func (s *Server) close() error {
+// Close releases the listeners of a server that was never run.
+func (s *Server) Close() error {
 	var err error
 	for _, l := range s.listeners {
 		err = errors.Join(err, l.Close())
