@@ -213,7 +213,7 @@ do
             list.ip[#list.ip + 1] = { addr = sub(v, 1, half), bits = bits }
           elseif tag == 0x81 or tag == 0x86 then
             local domain = tag == 0x81 and v:match("^[%w%-_]+@([%w%-.]+)$") or v
-            if find(ia5(domain), "@", 1, true) or tag == 0x86 and find(v, "[:%d]") or not x509.domain(domain, domain == v) then
+            if find(ia5(domain), "@", 1, true) or tag == 0x86 and find(v, ":") or tag == 0x86 and find(v, "%d$") or not x509.domain(domain, domain == v) then
               error("unusual constraint", 0)
             end
             nc.other = true

@@ -54,6 +54,10 @@ var Handshake = []Class{
 		return usage != nil && (chain[0].KeyUsage&x509.KeyUsageDigitalSignature == 0 || !strictDER(usage))
 	}},
 	{"a URI that is no plain scheme://host/path or scheme:text", each(func(c *x509.Certificate) bool { return len(c.URIs) > 0 })},
+	{"a name constraint on URIs that has the look of an address, or on mail that has the look of nothing", each(func(c *x509.Certificate) bool {
+		return strings.ContainsAny(strings.Join(slices.Concat(c.PermittedURIDomains, c.ExcludedURIDomains), ""), ":0123456789") ||
+			strings.Contains(strings.Join(slices.Concat(c.PermittedEmailAddresses, c.ExcludedEmailAddresses), ""), "@")
+	})},
 }
 
 // Longer are classes of chains with an intermediate, or under a root whose signature only BoringSSL can check. It has to
@@ -62,10 +66,7 @@ var Longer = []Class{
 	{"an extended key usage without clientAuth, such as anyExtendedKeyUsage alone", each(func(c *x509.Certificate) bool {
 		return extension(c, ExtKeyUsage) != nil && !slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
 	})},
-	{"name constraints other than on DNS names", each(func(c *x509.Certificate) bool {
-		return len(c.PermittedIPRanges)+len(c.ExcludedIPRanges)+len(c.PermittedEmailAddresses)+len(c.ExcludedEmailAddresses)+
-			len(c.PermittedURIDomains)+len(c.ExcludedURIDomains) > 0 || bytes.IndexByte(extension(c, NameConstraints), 0xa4) >= 0
-	})},
+	{"name constraints", each(func(c *x509.Certificate) bool { return extension(c, NameConstraints) != nil })},
 	{"key identifiers that do not match, or that are missing under several roots of one name", func(chain []*x509.Certificate) bool {
 		for _, c := range chain {
 			if len(c.AuthorityKeyId) == 0 && c.Issuer.CommonName == "kubernetes" {

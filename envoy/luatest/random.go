@@ -74,7 +74,7 @@ func NewBundle(tb testing.TB) *Bundle {
 	tb.Helper()
 	b := &Bundle{Cluster: NewCluster(tb)}
 	k := otherKeys()
-	b.keys = []*Key{b.LeafKey, k.rsa2048, k.p384, k.p521, k.rsa1024, k.p224, k.ed25519}
+	b.keys = []*Key{b.LeafKey, k.rsa2048, k.p384, k.p521, k.rsa1024, k.ed25519}
 	b.subs = []*Key{b.SubKey, k.rsa2048, k.p384, k.rsa1024b, k.p224, k.ed25519}
 	name := func(s string) []byte { return Simple(CN, s).DER() }
 	add := func(subject []byte, key *Key, change func(t *Template)) {
@@ -231,7 +231,7 @@ func subject(c *Choices) []byte {
 					a.Value = pick(c, badWords...)
 				}
 			}
-			if c.rarely(8) {
+			if c.rarely(16) {
 				a.Tag = cbasn1.Tag(pick(c, PrintableString, IA5String, T61String, BMPString, NumericString, PrintableString, T61String, BMPString,
 					VisibleString, UniversalString, VideotexString, GraphicString, GeneralString, 4, 2, 0x2c))
 				if a.Tag == BMPString && !c.rarely(3) {
