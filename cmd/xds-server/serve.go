@@ -46,7 +46,6 @@ func serveCommand() *cobra.Command {
 func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 	klog.SetLogger(zapr.NewLogger(log.Named("client-go")))
 	v := currentVersion()
-	log.Info("starting", zap.String("version", v.Version), zap.String("go", v.Go), zap.String("node", c.NodeName))
 	registry := admin.NewRegistry(v.Version)
 
 	credentials, err := discovery.NewCredentials(c.PeerCAFile, c.TLSCertFile, c.TLSPrivateKeyFile, log)
@@ -84,6 +83,8 @@ func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 		return oneLine(err)
 	}
 
+	// Not before all of it is known to work: of a start that fails, one line is left.
+	log.Info("starting", zap.String("version", v.Version), zap.String("go", v.Go), zap.String("node", c.NodeName))
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{poller.Run, server.Run, health.Run, leases} {
 		group.Go(func() error { return run(ctx) })
