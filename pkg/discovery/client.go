@@ -62,6 +62,8 @@ type client struct {
 	address     string
 	timeout     time.Duration
 	credentials *Credentials
+	// limit is how many bytes a document may have.
+	limit int64
 
 	used      *material
 	transport *http.Transport
@@ -77,7 +79,7 @@ type cached struct {
 }
 
 func newClient(address string, timeout time.Duration, credentials *Credentials) *client {
-	return &client{address: address, timeout: timeout, credentials: credentials}
+	return &client{address: address, timeout: timeout, credentials: credentials, limit: maxDocumentBytes}
 }
 
 // read asks whether the server is ready and then for its documents; timeout bounds all of it.
@@ -189,7 +191,7 @@ func (c *client) document(ctx context.Context, path string) (*cached, *document,
 	if params["as"] != "APIGroupDiscoveryList" {
 		return nil, nil, unsupported(path)
 	}
-	doc, err := parseDocument(&limited{r: resp.Body, n: maxDocumentBytes}, path == "/api")
+	doc, err := parseDocument(&limited{r: resp.Body, n: c.limit}, path == "/api")
 	if err != nil {
 		err = fmt.Errorf("reading %s: %w", path, err)
 		if ctx.Err() != nil || isNetwork(err) {

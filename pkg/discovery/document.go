@@ -296,7 +296,7 @@ type limited struct {
 
 func (l *limited) Read(b []byte) (int, error) {
 	if l.n <= 0 {
-		return 0, fmt.Errorf("%w: more than %d bytes", errTooLarge, maxDocumentBytes)
+		return 0, fmt.Errorf("%w: it does not end", errTooLarge)
 	}
 	if int64(len(b)) > l.n {
 		b = b[:l.n]

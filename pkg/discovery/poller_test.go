@@ -473,3 +473,18 @@ func (w *world) metrics() []string {
 	}
 	return out
 }
+
+// A worker may hand in its last reading just after it was stopped; TestAServerThatMovesIsReadWhereItIsNow can't make
+// the two meet, so this is said of the owner alone.
+func TestALastReadingOfAnOldAddressDoesNotCount(t *testing.T) {
+	p := NewPoller(Options{Log: zap.NewNop(), Registerer: prometheus.NewRegistry()})
+	s := &server{worker: 2, observation: Observation{Server: at("a")}}
+	o := &owner{Poller: p, servers: map[string]*server{"a": s}}
+	old := reading{result: resultRead, ready: isReady, view: &View{}}
+	if o.result(result{s, 1, old}, time.Now()) || s.observation.View != nil || s.tried {
+		t.Error("it counted")
+	}
+	if !o.result(result{s, 2, old}, time.Now()) || s.observation.View == nil {
+		t.Error("a reading of the present address did not count")
+	}
+}
