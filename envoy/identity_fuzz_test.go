@@ -15,7 +15,7 @@ import (
 	"xds-server/envoy/luatest"
 )
 
-var chains = flag.Int("chains", 2500, "how many random certificate chains the identity test makes")
+var chains = flag.Int("chains", 3000, "how many random certificate chains the identity test makes")
 
 func startFront(tb testing.TB, b *luatest.Cluster) *luatest.Envoy {
 	tb.Helper()
@@ -80,4 +80,25 @@ func TestRandomCertificateChainsAreTheSameUserInEnvoyAsInTheAPIServer(t *testing
 	if log := e.Log(); strings.Contains(log, "script log") {
 		t.Errorf("the script failed:\n%.2000s", log)
 	}
+}
+
+// FuzzCertificate lets Go's fuzzer choose the chain: go test -fuzz FuzzCertificate ./envoy
+func FuzzCertificate(f *testing.F) {
+	b := luatest.NewBundle(f)
+	e := startFront(f, b.Cluster)
+	f.Add([]byte{})
+	for n := range uint64(20) {
+		r := rand.New(rand.NewPCG(n, 1))
+		data := make([]byte, 200)
+		for i := range data {
+			data[i] = byte(r.Uint32())
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		chain, key := b.Chain(luatest.ChooseFrom(data))
+		if _, _, err := difference(e, b, chain, key); err != nil {
+			t.Error(err)
+		}
+	})
 }

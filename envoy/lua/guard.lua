@@ -5,10 +5,10 @@ do
   local MESSAGE = "the server could not find the requested resource"
   local MAX_LENGTH = 4096
   local JSON = '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"' .. MESSAGE
-    .. '","reason":"NotFound","details":{},"code":404}'
+    .. '","reason":"NotFound","details":{},"code":404}\n'
   local function squeezed(s) return (s:gsub("%s+", "")) end
   local KNOWN = { -- by content type: what the whole body is, and what is to be done to it before comparing
-    ["text/plain"] = { "404 page not found", squeezed },
+    ["text/plain"] = { "404 page not found\n", squeezed },
     ["application/json"] = { JSON, squeezed },
     ["application/yaml"] = { "apiVersion: v1\ncode: 404\ndetails: {}\nkind: Status\nmessage: " .. MESSAGE
       .. "\nmetadata: {}\nreason: NotFound\nstatus: Failure\n" },
@@ -19,29 +19,53 @@ do
   }
   for _, k in pairs(KNOWN) do
     k.fold = k[2] or function(s) return s end
-    k.text = k.fold(k[1])
+    k.text, k.length = k.fold(k[1]), #k[1]
   end
 
-  local function unknownapi(h, headers)
-    local kind = (headers:get("content-type") or ""):lower():match("^%s*([^;%s]*)")
-    local known = KNOWN[kind]
+  local function unknownapi(h, headers, kind)
     local length = tonumber(headers:get("content-length") or "")
+    local mediatype = headers:get("content-type")
+    -- A server says nothing at all about an OpenAPI document that it does not have.
+    if kind == "document" and not mediatype then return (length or 0) == 0 and h:body(false) == nil end
+    local known = KNOWN[(mediatype or ""):lower():match("^%s*([^;%s]*)")]
     if not known or headers:get("content-encoding") or length and length > MAX_LENGTH then return false end
     local body = h:body(false)
-    -- The answer to a HEAD has no body; its length must do.
-    if body == nil then return length == #known[1] + (kind == "text/plain" and 1 or 0) or length == #known[1] + 1 end
+    if body == nil then return length == known.length end -- the answer to a HEAD
     if body:length() > MAX_LENGTH then return false end
     return known.fold(body:getBytes(0, body:length())) == known.text
   end
 
-  -- Turns such an answer into a 503 in these words. The old headers object ends with reading the body.
+  -- What kind of API path this is whose 404 may be turned: "resource", "document" of OpenAPI, or nil. Proxied paths (pods/proxy
+  -- and the like) carry other people's 404s.
+  local function kindof(path)
+    local key, subresource = classify(path)
+    if subresource == "proxy" then return nil end
+    path = pem.unescape(path:match("^[^?]*"))
+    if path:find("^/openapi/v3/apis?/") then return "document" end
+    if not path:find("^/apis?/") then return nil end
+    if not key and (path .. "/"):find("/proxy/", 1, true) then return nil end
+    return "resource"
+  end
+
+  -- Remembers until the answer comes that it is to be looked at.
+  function guard.watch(h, path, method)
+    local kind = kindof(path)
+    if not kind then return end
+    h:streamInfo():dynamicMetadata():set("xds-server", "guarded", kind)
+    if method == "HEAD" then h:streamInfo():dynamicMetadata():set("xds-server", "head", true) end
+  end
+
+  -- Turns a server's "no such API" into a 503 in these words.
   function guard.turn(h, message)
+    local m = h:streamInfo():dynamicMetadata():get("xds-server")
     local headers = h:headers()
-    if headers:get(":status") ~= "404" or not unknownapi(h, headers) then return end
-    local body = h:body(true)
-    body:setBytes(string.format('{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"%s",'
-      .. '"reason":"ServiceUnavailable","details":{"retryAfterSeconds":1},"code":503}\n', message))
-    headers = h:headers()
+    if not m or not m.guarded or not unknownapi(h, headers, m.guarded) then return end
+    if not m.head then
+      h:body(true):setBytes(string.format('{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"%s",'
+        .. '"reason":"ServiceUnavailable","details":{"retryAfterSeconds":1},"code":503}\n', message))
+    end
+    headers = h:headers() -- the old object ended with reading the body
+    if m.head then headers:remove("content-length") end
     headers:replace(":status", "503")
     headers:replace("content-type", "application/json")
     headers:replace("retry-after", "1")

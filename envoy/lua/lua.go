@@ -39,7 +39,15 @@ func Reader(c Config) string { return c.script(append(slices.Clone(identityParts
 
 // PeerGuard is the script that turns a peer's "no such API" into a 503. It belongs on the routes to peers alone
 // (LuaPerRoute), so that nothing else pays for it; it looks at responses that carry x-kubernetes-peer-proxied: true.
-func PeerGuard() string { return Config{}.script([]string{"guard.lua", "peerguard.lua"}) }
+func PeerGuard() string {
+	return Config{}.script([]string{"pem.lua", "classify.lua", "guard.lua", "peerguard.lua"})
+}
+
+// UnknownGuard is the script that turns the local server's "no such API" into a 503 while not every server was read. It
+// belongs on the routes of an incomplete table (LuaPerRoute).
+func UnknownGuard() string {
+	return Config{}.script([]string{"pem.lua", "classify.lua", "guard.lua", "fallback.lua"})
+}
 
 func (c Config) script(parts []string) string {
 	var b strings.Builder

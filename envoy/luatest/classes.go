@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -47,7 +48,10 @@ var Handshake = []Class{
 	{"a name with an empty set of attributes", each(func(c *x509.Certificate) bool {
 		return bytes.Contains(slices.Concat(c.RawSubject, c.RawIssuer), []byte{0x31, 0})
 	})},
-	{"a time without seconds or not in UTC", each(func(c *x509.Certificate) bool { return oddTime.MatchString(validity(c)) })},
+	{"something behind an attribute's value in a name, or behind the two times", each(func(c *x509.Certificate) bool {
+		return !exactName(c.RawSubject) || !exactName(c.RawIssuer) || !exactTimes(c)
+	})},
+	{"a time without seconds or not in UTC", each(func(c *x509.Certificate) bool { return oddTime.MatchString(fmt.Sprintf("%q", []byte(times(c)))) })},
 	{"X.509 version 1 or 2, or no extensions", each(func(c *x509.Certificate) bool { return c.Version < 3 || len(c.Extensions) == 0 })},
 	{"a client's key usage without digitalSignature, or not in DER", func(chain []*x509.Certificate) bool {
 		usage := extension(chain[0], KeyUsage)
@@ -86,8 +90,8 @@ var Longer = []Class{
 		})
 	})},
 	{"a path length where there is no CA", each(func(c *x509.Certificate) bool { return c.BasicConstraintsValid && !c.IsCA && c.MaxPathLen >= 0 })},
-	{"policies that have to be explicit", each(func(c *x509.Certificate) bool {
-		return c.RequireExplicitPolicy != 0 || c.RequireExplicitPolicyZero || len(c.PolicyMappings) > 0
+	{"policies that have to be explicit, are mapped, or skip a negative number of certificates", each(func(c *x509.Certificate) bool {
+		return c.RequireExplicitPolicy != 0 || c.RequireExplicitPolicyZero || len(c.PolicyMappings) > 0 || c.InhibitAnyPolicy < 0
 	})},
 }
 
@@ -97,6 +101,35 @@ func strictDER(v []byte) bool {
 	var e cryptobyte.String
 	var tag cbasn1.Tag
 	return s.ReadAnyASN1Element(&e, &tag) && s.Empty()
+}
+
+func exactName(raw []byte) bool {
+	name := cryptobyte.String(raw)
+	var set, attribute cryptobyte.String
+	if !name.ReadASN1(&name, cbasn1.SEQUENCE) {
+		return false
+	}
+	for !name.Empty() {
+		if !name.ReadASN1(&set, cbasn1.SET) {
+			return false
+		}
+		for !set.Empty() {
+			var tag cbasn1.Tag
+			var value cryptobyte.String
+			if !set.ReadASN1(&attribute, cbasn1.SEQUENCE) || !attribute.SkipASN1(cbasn1.OBJECT_IDENTIFIER) ||
+				!attribute.ReadAnyASN1(&value, &tag) || !attribute.Empty() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func exactTimes(c *x509.Certificate) bool {
+	v := times(c)
+	var a, b cryptobyte.String
+	var tag cbasn1.Tag
+	return v.ReadAnyASN1(&a, &tag) && v.ReadAnyASN1(&b, &tag) && v.Empty()
 }
 
 // ClassOf is the class that explains the difference, or "".

@@ -27,16 +27,16 @@ func Describe(chain [][]byte) string {
 			}
 			fmt.Fprintf(&b, "=%x", x.Value)
 		}
-		fmt.Fprintf(&b, ", serial %v, subject %x, validity %s\n", c.SerialNumber, c.RawSubject, validity(c))
+		fmt.Fprintf(&b, ", serial %v, subject %x, times %q\n", c.SerialNumber, c.RawSubject, times(c))
 	}
 	return b.String()
 }
 
-// validity is the two times as they are written.
-func validity(c *x509.Certificate) string {
+// times are the two times of a certificate, as they are written.
+func times(c *x509.Certificate) cryptobyte.String {
 	tbs := cryptobyte.String(c.RawTBSCertificate)
 	var v cryptobyte.String
-	ok := tbs.ReadASN1(&tbs, cbasn1.SEQUENCE) && tbs.SkipOptionalASN1(cbasn1.Tag(0).Constructed().ContextSpecific()) &&
+	_ = tbs.ReadASN1(&tbs, cbasn1.SEQUENCE) && tbs.SkipOptionalASN1(cbasn1.Tag(0).Constructed().ContextSpecific()) &&
 		tbs.SkipASN1(cbasn1.INTEGER) && tbs.SkipASN1(cbasn1.SEQUENCE) && tbs.SkipASN1(cbasn1.SEQUENCE) && tbs.ReadASN1(&v, cbasn1.SEQUENCE)
-	return fmt.Sprintf("%v %q", ok, []byte(v))
+	return v
 }
