@@ -1,8 +1,10 @@
 package routing
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -67,7 +69,7 @@ func TestBytesAndStreamsPassAsTheyAre(t *testing.T) {
 // On the fallback chain connections have an age, and everything that Envoy does there stands in the bootstrap: so here
 // it can be shown that age does not cut streams, and that a limit that would is noticed.
 func TestStreamsOutliveTheFallbackChainsConnectionAge(t *testing.T) {
-	suite.Scenario(t, "streams-fallback", "without xds-server, streams outlive the connection age; an idle timeout in the bootstrap fails the check", func(s *suite.S) {
+	suite.Scenario(t, "streams-fallback", "without xds-server, streams outlive the connection age; an idle timeout, or no websockets, fails the checks", func(s *suite.S) {
 		w := alone(s, lab.Config{Nodes: []lab.NodeConfig{{Name: "aged", Version: lab.Kube136}, {Name: "broken", Version: lab.Kube137}}},
 			plane.Options{NoXDSServer: true, Edit: func(bootstrap string) string {
 				if strings.Contains(bootstrap, `id: "aged"`) {
@@ -102,7 +104,37 @@ func TestStreamsOutliveTheFallbackChainsConnectionAge(t *testing.T) {
 		if err != nil || !regexp.MustCompile(`fallback.*max_duration_reached: [1-9]`).Match(stats) {
 			s.Errorf("no connection of the fallback chain has reached its age: %s (%v)", stats, err)
 		}
+		refuseWebsockets(s, broken)
+		for _, r := range streamsAt(w, broken.FrontURL(), "alice", e2e.TranslatedPod).Kubectl(s.Ctx, lab.Kube137) {
+			s.Count(r.Requests)
+			if noticed := r.Err != nil; noticed != strings.Contains(r.Name, "over websocket") {
+				s.Errorf("with a front that refuses websockets: %s: %v", r.Name, r.Err)
+			}
+		}
 	})
+}
+
+// refuseWebsockets makes kubectl fall back to SPDY at a front.
+func refuseWebsockets(s *suite.S, n *plane.Node) {
+	s.Helper()
+	before, err := os.ReadFile(n.Bootstrap)
+	if err != nil {
+		s.Fatal(err)
+	}
+	after := bytes.ReplaceAll(before, []byte("{upgrade_type: websocket}, "), nil)
+	if bytes.Equal(before, after) {
+		s.Fatal("the bootstrap has no websockets to take away")
+	}
+	if err := os.WriteFile(n.Bootstrap, after, 0o644); err != nil {
+		s.Fatal(err)
+	}
+	for _, step := range []func() error{
+		func() error { return n.Envoy.Stop(s.Ctx) }, n.Envoy.Start, func() error { return n.Envoy.WaitReady(s.Ctx) },
+	} {
+		if err := step(); err != nil {
+			s.Fatal(err)
+		}
+	}
 }
 
 // A channel is one way in which a request reaches a server.
