@@ -32,6 +32,10 @@ const (
 	// undeliveredHeader is set by a peer listener on answers to requests that never reached its apiserver.
 	undeliveredHeader = "x-peer-undelivered"
 
+	// repeatableBody is how large a body is kept until the request has an answer, so that it can go to another server: more
+	// than an apiserver reads of any (3 MiB).
+	repeatableBody = 4 << 20
+
 	notEvaluated = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the identity of this request was not evaluated","reason":"InternalError","code":500}` + "\n"
 )
 
@@ -69,6 +73,7 @@ func routeConfiguration(table routing.Table) (*routev3.RouteConfiguration, error
 		}},
 		VirtualHosts: []*routev3.VirtualHost{{
 			Name: "all", Domains: []string{"*"}, RetryPolicy: retry, Matcher: matcher.GetMatcher(),
+			RequestBodyBufferLimit: wrapperspb.UInt64(repeatableBody),
 		}},
 	}, nil
 }
