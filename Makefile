@@ -2,11 +2,15 @@
 GO ?= go
 SUITE ?= routing
 FUZZTIME ?= 30s
+# Outside the tree, beside the lab's parts.
+BUILD ?= $(or $(XDS_LAB_CACHE),$(HOME)/.cache/xds-server-lab)/tree
 
 # Packages whose tests run real parts do so one after the other, so that no
 # control plane starves another.
-lab_packages = $(shell $(GO) list ./... | grep -E '/test/|/integration$$')
-unit_packages = $(filter-out $(lab_packages),$(shell $(GO) list ./...))
+packages = $(shell $(GO) list ./...)
+suites = $(filter xds-server/test/e2e/routing,$(packages))
+lab_packages = $(filter-out $(suites),$(filter xds-server/test/% %/integration,$(packages)))
+unit_packages = $(filter-out $(lab_packages) $(suites),$(packages))
 
 .PHONY: help
 help: ## list the targets
@@ -18,13 +22,16 @@ demo: ## run a mixed-version control plane and show what works; ONCE=1 ends by i
 
 # Tests get parts by themselves too, but go test would show nothing of it.
 .PHONY: test
-test: parts ## run every unit and lab test
+test: parts ## run every unit and lab test, and every end-to-end suite
 	$(GO) test -timeout 15m $(unit_packages)
-	$(GO) test -timeout 30m -p 1 -v $(lab_packages)
+	$(GO) test -timeout 30m -p 1 $(lab_packages)
+	$(MAKE) --no-print-directory e2e SUITE=routing
 
 .PHONY: e2e
 e2e: ## run one end-to-end suite on the lab: SUITE=routing
-	$(GO) run ./test/e2e -suite $(SUITE)
+	@mkdir -p $(BUILD)
+	@$(GO) test -c -ldflags=-w -o $(BUILD)/e2e-$(SUITE) ./test/e2e/$(SUITE)
+	@cd test/e2e/$(SUITE) && $(BUILD)/e2e-$(SUITE) -test.timeout 40m $(ARGS)
 
 .PHONY: parts
 parts: ## get etcd, kube-apiservers, kubectl, Envoy and grpcurl into the lab's cache

@@ -193,7 +193,7 @@ func buildXDSServer(ctx context.Context) error {
 	}
 	defer unlock()
 	built := filepath.Join(dir, XDSServer.Name)
-	if _, err := output(ctx, "", nil, "go", "build", "-o", built, "xds-server/cmd/xds-server"); err != nil {
+	if _, err := output(ctx, "", nil, "go", "build", "-ldflags=-s -w", "-o", built, "xds-server/cmd/xds-server"); err != nil {
 		return err
 	}
 	b, err := os.ReadFile(built)
