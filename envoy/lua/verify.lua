@@ -84,7 +84,7 @@ do
 
   local function permits(nc, san)
     -- Names of people and URIs are not compared here: refused when a constraint stands above them.
-    if san.other or nc.other then return false end
+    if san.other or nc.odd then return false end
     for _, name in ipairs(san.dns) do
       if not x509.domain(name, false) then return false end
       local lower = name:lower()

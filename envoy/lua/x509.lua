@@ -175,7 +175,7 @@ do
   local function constraints(c, s, i, e)
     local a, b, after = der.get(s, i, e, SEQ)
     if after <= e then error("trailing data", 0) end
-    local nc = { other = false }
+    local nc = { odd = false }
     local unhandled, seen = false, false
     for _, kind in ipairs({ "permitted", "excluded" }) do
       local list = { dns = {}, ip = {} }
@@ -208,7 +208,7 @@ do
             end
             if find(sub(v, 1, half), "[^%z]", math.ceil(bits / 8) + 1)
               or bits % 8 ~= 0 and byte(v, math.ceil(bits / 8)) % 2 ^ (8 - bits % 8) ~= 0 then
-              nc.other = true -- host bits set: Go's search order then decides
+              nc.odd = true -- host bits set: Go's search order then decides
             end
             list.ip[#list.ip + 1] = { addr = sub(v, 1, half), bits = bits }
           elseif tag == 0x81 or tag == 0x86 then
@@ -216,7 +216,6 @@ do
             if find(ia5(domain), "@", 1, true) or tag == 0x86 and find(v, ":") or tag == 0x86 and find(v, "%d$") or not x509.domain(domain, domain == v) then
               error("unusual constraint", 0)
             end
-            nc.other = true
           else
             unhandled = true
           end

@@ -67,6 +67,7 @@ var Handshake = []Class{
 // Longer are classes of chains with an intermediate, or under a root whose signature only BoringSSL can check. It has to
 // accept them itself then, and refuses these.
 var Longer = []Class{
+	{"a time without seconds or not in UTC", each(func(c *x509.Certificate) bool { return oddTime.MatchString(fmt.Sprintf("%q", []byte(times(c)))) })},
 	{"an extended key usage without clientAuth, such as anyExtendedKeyUsage alone", each(func(c *x509.Certificate) bool {
 		return extension(c, ExtKeyUsage) != nil && !slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
 	})},

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"text/template"
 	"time"
@@ -122,6 +123,7 @@ func serve(tb testing.TB, socket string, h http.Handler) {
 func (e *Envoy) run(tb testing.TB, binary, config string) {
 	tb.Helper()
 	cmd := exec.Command(binary, "-c", config, "--disable-hot-restart", "--concurrency", "2", "--log-level", "error", "--log-path", e.log)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a fuzzer kills its workers
 	if err := cmd.Start(); err != nil {
 		tb.Fatal(err)
 	}
