@@ -1,6 +1,8 @@
 package envoy_test
 
 import (
+	"crypto/tls"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -200,6 +202,7 @@ func ask(t *testing.T, e *luatest.Envoy, chain [][]byte, key *luatest.Key, heade
 func TestEveryKindOfCertificateIsTheSameUserInEnvoyAsInTheAPIServer(t *testing.T) {
 	c := luatest.NewCluster(t)
 	e := startFront(t, c)
+	http2 := luatest.Start(t, luatest.Config{Script: script(c), CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, HTTP2: true})
 	for _, s := range subjects {
 		t.Run(s.what, func(t *testing.T) {
 			chain, key := s.chain(c)
@@ -210,6 +213,13 @@ func TestEveryKindOfCertificateIsTheSameUserInEnvoyAsInTheAPIServer(t *testing.T
 			got := ask(t, e, chain, key).Front()
 			if !got.Equal(want) {
 				t.Errorf("\napiserver: %v\nfront:     %v\n%s", want, got, luatest.Describe(chain))
+			}
+			a, err := http2.AskOver(tls.VersionTLS12, chain, key.Private)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got = a.Front(); !got.Equal(want) {
+				t.Errorf("\napiserver:             %v\nfront, TLS 1.2, HTTP/2: %v\n%s", want, got, luatest.Describe(chain))
 			}
 		})
 	}
@@ -290,3 +300,37 @@ func startScript(t *testing.T, c *luatest.Cluster, script string) *luatest.Envoy
 }
 
 func script(c *luatest.Cluster) string { return lua.Front(lua.Config{CAFile: c.CAFile}) }
+
+func TestTheReadersChainLetsOnlyAllowedNamesIn(t *testing.T) {
+	c := luatest.NewCluster(t)
+	e := startScript(t, c, lua.Reader(lua.Config{CAFile: c.CAFile, Allowed: []string{"xds-server", `a"]\b`}}))
+	get := func(n luatest.Name) luatest.Answer {
+		leaf := c.Leaf()
+		leaf.Subject = n.DER()
+		return ask(t, e, [][]byte{leaf.Sign(c.CAKey)}, leaf.Key)
+	}
+	for _, name := range []string{"xds-server", `a"]\b`} {
+		a := get(luatest.Simple(luatest.CN, name, luatest.O, "readers"))
+		if v := a.Front(); v.Name != name || len(v.Groups) != 1 || a.Echo.Headers.Get("X-Id-State") != "fp" {
+			t.Errorf("%s: %v", name, v)
+		}
+	}
+	for name, n := range map[string]luatest.Name{
+		"another": luatest.Simple(luatest.CN, "xds-server2"), "first of two": luatest.Simple(luatest.CN, "xds-server", luatest.CN, "other"),
+	} {
+		if a := get(n); a.Status != http.StatusForbidden {
+			t.Errorf("%s: %d %s", name, a.Status, a.Body)
+		}
+	}
+	for what, n := range map[string]luatest.Name{"no name": luatest.Simple(luatest.CN, ""), "a control character": luatest.Simple(luatest.CN, "xds-server\x00")} {
+		if a := get(n); a.Status != http.StatusUnauthorized {
+			t.Errorf("%s: %d %s", what, a.Status, a.Body)
+		}
+	}
+	expired, key := find(t, "expired").chain(c)
+	for what, chain := range map[string][][]byte{"expired": expired, "none": nil} {
+		if a := ask(t, e, chain, key); a.Status != http.StatusUnauthorized {
+			t.Errorf("%s: %d %s", what, a.Status, a.Body)
+		}
+	}
+}

@@ -96,9 +96,14 @@ func (c *Conn) Do(method, path string, headers ...string) (Answer, error) {
 
 // Ask connects, sends one request and closes.
 func (e *Envoy) Ask(chain [][]byte, key crypto.Signer, headers ...string) (Answer, error) {
+	return e.AskOver(0, chain, key, headers...)
+}
+
+// AskOver is Ask with at most this version of TLS.
+func (e *Envoy) AskOver(version uint16, chain [][]byte, key crypto.Signer, headers ...string) (Answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	c, err := e.Dial(ctx, chain, key, 0)
+	c, err := e.Dial(ctx, chain, key, version)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			return Answer{}, err

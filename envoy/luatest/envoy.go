@@ -24,14 +24,12 @@ type Config struct {
 	Script string
 	// CAFile, with CertFile and KeyFile, makes the listener speak TLS and ask for a client certificate.
 	CAFile, CertFile, KeyFile string
-	// Strip are more headers to remove from clients' requests, besides those of the front.
-	Strip []string
 	// KeepClientHeaders leaves the stripping out: to show what it is good for.
 	KeepClientHeaders bool
 	// Upstream answers instead of the echo server.
 	Upstream http.Handler
-	// RouteConfig is YAML put into the virtual host, such as response headers.
-	RouteConfig string
+	// HTTP2 speaks HTTP/2 to the server behind Envoy.
+	HTTP2 bool
 }
 
 // Envoy is a running one. All its addresses are unix sockets, so that tests need no ports.
@@ -109,7 +107,9 @@ func serve(tb testing.TB, socket string, h http.Handler) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, Protocols: new(http.Protocols)}
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -211,9 +211,6 @@ static_resources:
               - {remove_on_match: {key_matcher: {exact: x-subresource, ignore_case: true}}}
               - {remove_on_match: {key_matcher: {exact: x-id-state, ignore_case: true}}}
               - {remove_on_match: {key_matcher: {exact: x-kubernetes-peer-proxied, ignore_case: true}}}
-{{- range .Strip }}
-              - {remove_on_match: {key_matcher: {exact: {{ json . }}, ignore_case: true}}}
-{{- end }}
 {{- end }}
           http_filters:
 {{- if .Script }}
@@ -228,7 +225,6 @@ static_resources:
             virtual_hosts:
             - name: all
               domains: ["*"]
-              {{ .RouteConfig }}
               routes:
 {{- if .Script }}
               - match: {prefix: /, headers: [{name: x-id-state, present_match: false}]}
@@ -253,6 +249,12 @@ static_resources:
   clusters:
   - name: up
     connect_timeout: 1s
+{{- if .HTTP2 }}
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {http2_protocol_options: {}}
+{{- end }}
     circuit_breakers: {thresholds: [{max_connections: 100000, max_pending_requests: 100000, max_requests: 100000}]}
     load_assignment: {cluster_name: up, endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: {{ json .Upstream }}}}}}]}]}
 `))
