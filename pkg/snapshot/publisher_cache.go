@@ -87,7 +87,7 @@ func (s *stream) answerDelta(k kind, t *table) bool {
 	wanted, returned := s.wanted(k, t), w.sub.ReturnedResources()
 	a := &answer{versions: map[string]string{}, version: setVersion(wanted)}
 	for name, r := range wanted {
-		if st.follows(name) && returned[name] != r.version {
+		if st.follows(name) && (returned[name] != r.version || st.again[name]) {
 			a.versions[name] = r.version
 		}
 	}
@@ -128,6 +128,9 @@ func (s *stream) answerDelta(k kind, t *table) bool {
 	select {
 	case w.deltaTo <- &cachev3.DeltaPassthroughResponse{DeltaRequest: w.delta, NextVersionMap: next, DeltaDiscoveryResponse: resp}:
 		st.pushed = a
+		for name := range a.versions {
+			delete(st.again, name)
+		}
 		return true
 	default:
 		// One answer for each type fits. Never wait here: the reader may be waiting for the lock.

@@ -29,9 +29,10 @@ type message struct {
 	nonce   string
 	failure *rpcstatus.Status
 	// had are the versions that the client had before this stream, hadVersion its version as a whole (state of the world).
-	had          map[string]string
-	hadVersion   string
-	unsubscribed []string
+	had        map[string]string
+	hadVersion string
+	// subscribed and unsubscribed are what the request changes (delta).
+	subscribed, unsubscribed []string
 }
 
 func (c *callbacks) OnDeltaStreamOpen(_ context.Context, id int64, typeURL string) error {
@@ -49,7 +50,7 @@ func (c *callbacks) OnStreamClosed(id int64, _ *corev3.Node) { c.closed(streamKe
 func (c *callbacks) OnStreamDeltaRequest(id int64, req *discoveryv3.DeltaDiscoveryRequest) error {
 	return c.asked(streamKey{id: id}, message{
 		request: req, node: req.GetNode(), typeURL: req.GetTypeUrl(), nonce: req.GetResponseNonce(), failure: req.GetErrorDetail(),
-		had: req.GetInitialResourceVersions(), unsubscribed: req.GetResourceNamesUnsubscribe(),
+		had: req.GetInitialResourceVersions(), subscribed: req.GetResourceNamesSubscribe(), unsubscribed: req.GetResourceNamesUnsubscribe(),
 	})
 }
 
@@ -129,9 +130,15 @@ func (c *callbacks) asked(key streamKey, m message) error {
 	st := &s.types[k]
 	if !st.subscribed {
 		p.subscribe(s, k, m)
+	} else {
+		for _, name := range m.subscribed {
+			delete(st.held, name)
+			st.again[name] = true
+		}
 	}
 	for _, name := range m.unsubscribed {
 		delete(st.held, name)
+		delete(st.again, name)
 	}
 	a := st.nonces[m.nonce]
 	if a == nil {
@@ -179,7 +186,7 @@ func (p *Publisher) name(key streamKey, n *corev3.Node) error {
 // subscribe notes the first request of a type, and what the client brings with it.
 func (p *Publisher) subscribe(s *stream, k kind, m message) {
 	st := &s.types[k]
-	st.subscribed, st.nonces, st.held = true, map[string]*answer{}, map[string]string{}
+	st.subscribed, st.nonces, st.held, st.again = true, map[string]*answer{}, map[string]string{}, map[string]bool{}
 	maps.Copy(st.held, m.had)
 	switch k {
 	case clusters:

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
@@ -59,6 +60,8 @@ type typeState struct {
 	nonces map[string]*answer
 	// held is what the client is known to have: the versions it accepted, or brought with it.
 	held map[string]string
+	// again are names that the client subscribed to once more: it has forgotten them, whatever it was sent.
+	again map[string]bool
 	// sent is what a state-of-the-world client was last sent, and good what it last accepted.
 	sent, good map[string]*resource
 	// rejected are the versions in the last rejected answer. Envoy does not say which of them it could have used.
@@ -104,7 +107,12 @@ func (p *Publisher) enter(s *stream, ph phase) {
 	timer = time.AfterFunc(p.grace, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if s.timer == timer { // else the phase is over
+		switch t := s.node.table; {
+		case s.timer != timer: // the phase is over
+		case s.phase == adding && t != nil && !s.offered(clusters, t):
+			// An earlier answer is still on its way. Routes must not overtake the clusters that they need.
+			timer.Reset(p.grace)
+		default:
 			s.expired = true
 			p.flush(s)
 		}
@@ -165,7 +173,21 @@ func (s *stream) next(t *table) (phase, bool) {
 func (s *stream) has(k kind, t *table) bool {
 	st := &s.types[k]
 	for name, r := range s.wanted(k, t) {
-		if st.follows(name) && st.held[name] != r.version {
+		if st.follows(name) && (st.held[name] != r.version || st.leaving(name)) {
+			return false
+		}
+	}
+	return true
+}
+
+// offered says whether the client has, or was sent, the table's version of everything of the kind that it subscribed to.
+func (s *stream) offered(k kind, t *table) bool {
+	st := &s.types[k]
+	for name, r := range s.wanted(k, t) {
+		if !st.follows(name) || st.held[name] == r.version && !st.leaving(name) {
+			continue
+		}
+		if !st.onTheWay(func(a *answer) bool { return a.versions[name] == r.version }) {
 			return false
 		}
 	}
@@ -217,10 +239,33 @@ func (s *stream) synced(t *table) bool {
 
 // wanted is what the stream should have of a kind.
 func (s *stream) wanted(k kind, t *table) map[string]*resource {
-	if k == runtimes && !s.ready {
+	switch {
+	case k == runtimes && !s.ready:
 		return readyOff
+	case k == endpoints:
+		return s.wantedEndpoints(t)
+	default:
+		return t.resources[k]
 	}
-	return t.resources[k]
+}
+
+// wantedEndpoints are the table's, and none for clusters that the client was sent and the table no longer has. An Envoy
+// takes no further clusters before each one that it got has its endpoints, so that silence would hold up the table.
+func (s *stream) wantedEndpoints(t *table) map[string]*resource {
+	out, st, cs := t.resources[endpoints], &s.types[endpoints], &s.types[clusters]
+	for name := range st.names {
+		if t.resources[endpoints][name] != nil || st.held[name] != "" {
+			continue
+		}
+		if cs.held[name] == "" && !cs.onTheWay(func(a *answer) bool { return a.versions[name] != "" }) {
+			continue
+		}
+		if len(out) == len(t.resources[endpoints]) {
+			out = maps.Clone(out)
+		}
+		out[name] = noEndpoints(name)
+	}
+	return out
 }
 
 // allowed says whether the stream may be given resources of the kind now.
@@ -238,6 +283,26 @@ func (st *typeState) follows(name string) bool {
 	}
 	_, ok := st.names[name]
 	return ok
+}
+
+// onTheWay says whether such an answer was sent that the client has neither accepted nor rejected.
+func (st *typeState) onTheWay(is func(*answer) bool) bool {
+	if st.pushed != nil && is(st.pushed) {
+		return true
+	}
+	for _, a := range st.nonces {
+		if is(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// leaving says whether the client was told to remove a resource, and may have done so by now.
+func (st *typeState) leaving(name string) bool {
+	return st.onTheWay(func(a *answer) bool {
+		return slices.Contains(a.removed, name) || a.sent != nil && a.sent[name] == nil
+	})
 }
 
 // subscribe notes what a watch is for.

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	runtimev3 "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/proto"
@@ -71,6 +72,15 @@ func runtimeResource(percent float64) map[string]*resource {
 		panic(err) // a constant
 	}
 	return map[string]*resource{RuntimeName: r}
+}
+
+// noEndpoints says that a cluster has no endpoints.
+func noEndpoints(cluster string) *resource {
+	r, err := newResource(cluster, &endpointv3.ClusterLoadAssignment{ClusterName: cluster})
+	if err != nil {
+		panic(err) // a string
+	}
+	return r
 }
 
 // newTable checks and hashes r. Resources that last has with the same bytes were checked before.

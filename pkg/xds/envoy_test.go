@@ -109,7 +109,10 @@ type envoy struct {
 	refuses map[string]string
 	// silent Envoys neither accept nor reject.
 	silent bool
-	inbox  chan *discoveryv3.DeltaDiscoveryResponse
+	// late are lines to which its requests are still on their way, owed are those requests.
+	late  map[string]bool
+	owed  []*discoveryv3.DeltaDiscoveryRequest
+	inbox chan *discoveryv3.DeltaDiscoveryResponse
 }
 
 var short = map[string]string{
@@ -219,6 +222,7 @@ func (e *envoy) take(resp *discoveryv3.DeltaDiscoveryResponse) {
 		return
 	}
 	var added []string
+	var requests []*discoveryv3.DeltaDiscoveryRequest
 	for _, r := range resp.GetResources() {
 		if e.has[typeURL][r.GetName()] == nil {
 			added = append(added, r.GetName())
@@ -229,14 +233,30 @@ func (e *envoy) take(resp *discoveryv3.DeltaDiscoveryResponse) {
 		delete(e.has[typeURL], name)
 	}
 	if typeURL == resource.ClusterType && len(added)+len(resp.GetRemovedResources()) > 0 {
-		e.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.EndpointType, ResourceNamesSubscribe: added,
+		requests = append(requests, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.EndpointType, ResourceNamesSubscribe: added,
 			ResourceNamesUnsubscribe: resp.GetRemovedResources()})
 		for _, name := range resp.GetRemovedResources() {
 			delete(e.has[resource.EndpointType], name)
 		}
 	}
 	e.check(line)
-	e.send(ack)
+	requests = append(requests, ack)
+	if e.late[line] {
+		e.owed = append(e.owed, requests...)
+		return
+	}
+	for _, req := range requests {
+		e.send(req)
+	}
+}
+
+// arrive lets the first n requests that are on their way arrive.
+func (e *envoy) arrive(n int) {
+	e.t.Helper()
+	for _, req := range e.owed[:n] {
+		e.send(req)
+	}
+	e.owed = e.owed[n:]
 }
 
 // check is the promise: no request ever finds a route without its cluster, or a cluster without endpoints.

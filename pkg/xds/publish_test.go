@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -41,6 +42,58 @@ func TestClustersComeBeforeTheRoutesThatNameThemAndGoAfter(t *testing.T) {
 		if l.phase("a") != "synced" || len(e.has[resource.ClusterType]) != 2 {
 			t.Errorf("in the end the phase is %s, and the Envoy was told %q", l.phase("a"), e.said)
 		}
+		e.cancel()
+	})
+}
+
+func TestRoutesWaitForAClusterWhoseRemovalIsUnderWay(t *testing.T) {
+	onBench(t, func(l *bench) {
+		l.set("a", table("b", "c"))
+		e := newEnvoy(t, "a")
+		e.connect(l)
+		e.said, e.late = nil, map[string]bool{"clusters -b": true}
+		l.set("a", table("c"))
+		e.told("routes +front", "clusters -b")
+		l.set("a", table("b", "c"))
+		e.told()
+		time.Sleep(time.Minute) // on the bubble's clock
+		e.told()
+		e.arrive(2)
+		e.told("clusters +b", "endpoints +b", "routes +front")
+		e.cancel()
+	})
+}
+
+func TestAClusterThatTheTableLostBeforeItHadEndpointsHoldsNothingUp(t *testing.T) {
+	onBench(t, func(l *bench) {
+		l.set("a", table("b"))
+		e := newEnvoy(t, "a")
+		e.connect(l)
+		e.said, e.late = nil, map[string]bool{"clusters +c": true}
+		l.set("a", table("b", "c"))
+		e.told("clusters +c")
+		l.set("a", table("b", "d"))
+		// A real Envoy accepts the clusters only once they have endpoints, or 15 s later.
+		e.arrive(1)
+		e.told("endpoints +c")
+		e.arrive(1)
+		e.told("clusters +d", "endpoints +d", "routes +front", "clusters -c")
+		if l.phase("a") != "synced" {
+			t.Errorf("in the end the phase is %s", l.phase("a"))
+		}
+		e.cancel()
+	})
+}
+
+func TestASubscriptionThatIsMadeAgainIsAnsweredAgain(t *testing.T) {
+	onBench(t, func(l *bench) {
+		l.set("a", table("b"))
+		e := newEnvoy(t, "a")
+		e.connect(l)
+		e.said = nil
+		// An Envoy that removes a cluster and gets it again may tell only the latter.
+		e.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.EndpointType, ResourceNamesSubscribe: []string{"b"}})
+		e.told("endpoints +b")
 		e.cancel()
 	})
 }
