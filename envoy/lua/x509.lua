@@ -64,10 +64,11 @@ do
     end
   end
 
-  -- A name without case, blanks and types: names that any verifier takes for the same are the same here.
+  -- A name without case, blanks, types and order: names that any verifier takes for the same are the same here.
   local function loose(s, i, e)
     local out = {}
     attributes(s, i, e, function(_, v) out[#out + 1] = v:gsub("[%s%z]", ""):lower() end)
+    table.sort(out)
     return table.concat(out, "\n")
   end
 
