@@ -138,6 +138,7 @@ func guardCases(t *testing.T) []guardCase {
 		{what: "a write", method: http.MethodPost, path: path, answers: unknown("application/json", false), turned: true},
 		{what: "a subresource", method: http.MethodPatch, path: "/apis/storage.k8s.io/v1/csinodes/x/status", answers: unknown("application/json", false), turned: true},
 		{what: "HEAD", method: http.MethodHead, path: path, answers: unknown("application/json", false), turned: true},
+		{what: "HEAD in indented JSON", method: http.MethodHead, path: path, answers: unknown("application/json", true), turned: true},
 		{what: "HEAD of an unknown group", method: http.MethodHead, path: path, answers: plain, turned: true},
 		{what: "a path that the classifier leaves unnamed", path: "/apis/apps/v1/Deployments", answers: unknown("application/json", false), turned: true},
 		{what: "an OpenAPI document", path: "/openapi/v3/apis/storagemigration.k8s.io/v1", answers: answers{}, turned: true},
