@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -21,6 +22,7 @@ import (
 
 	"xds-server/test/e2e/suite"
 	"xds-server/test/lab"
+	"xds-server/test/plane"
 )
 
 // prompt is how late a watch event may be on a machine that does much else. Anything that holds bytes back holds them
@@ -30,34 +32,40 @@ const prompt = 5 * time.Second
 func TestEveryVerbOfAPeerOnlyAPI(t *testing.T) {
 	suite.Scenario(t, "1", "every verb of every API that only 1.37 has, in JSON and protobuf over HTTP/1.1 and HTTP/2, is the peer's answer; directly it is 404", func(s *suite.S) {
 		w := upgrade(s)
-		certificate, err := w.NewClientCertificate("carol", "lab:admins")
-		if err != nil {
-			s.Fatal(err)
-		}
 		for _, r := range upgradeRows(w.Lab) {
 			s.Sub(r.resource, func(s *suite.S) {
-				for i, way := range []way{
-					{lab.HTTP1, runtime.ContentTypeJSON, w.Token("alice")},
-					{lab.HTTP2, runtime.ContentTypeJSON, certificate},
-					{lab.HTTP1, runtime.ContentTypeProtobuf, certificate},
-					{lab.HTTP2, runtime.ContentTypeProtobuf, w.Token("alice")},
-				} {
-					v := newVerbs(s, w, r, way, fmt.Sprintf("verbs-%s-%d", r.resource, i))
-					if r.statusOnly {
-						v.create(v.local())
-					} else {
-						v.metadata()
-						v.create(v.front)
-					}
-					if r.status != nil {
-						v.subresource()
-					}
-					v.atThePeer()
-					t.Logf("%s %s: the latest of %d watch events came after %s", r.resource, way.contentType, v.events, v.latest.Round(time.Millisecond))
-				}
+				everyVerb(s, w, w.old, w.updated, r)
 			})
 		}
 	})
+}
+
+// everyVerb makes every kind of request for a row in every way, at the front of one node for what only another serves.
+func everyVerb(s *suite.S, w world, at, by *plane.Node, r row) {
+	s.Helper()
+	certificate, err := w.NewClientCertificate("carol", "lab:admins")
+	if err != nil {
+		s.Fatal(err)
+	}
+	for i, way := range []way{
+		{lab.HTTP1, runtime.ContentTypeJSON, w.Token("alice")},
+		{lab.HTTP2, runtime.ContentTypeJSON, certificate},
+		{lab.HTTP1, runtime.ContentTypeProtobuf, certificate},
+		{lab.HTTP2, runtime.ContentTypeProtobuf, w.Token("alice")},
+	} {
+		v := newVerbs(s, w, at, by, r, way, fmt.Sprintf("verbs-%s-%d", r.resource, i))
+		if r.statusOnly {
+			v.create(v.local())
+		} else {
+			v.metadata()
+			v.create(v.front)
+		}
+		if r.status != nil {
+			v.subresource()
+		}
+		v.atThePeer()
+		s.Logf("%s %s: the latest of %d watch events came after %s", r.resource, way.contentType, v.events, v.latest.Round(time.Millisecond))
+	}
 }
 
 // way is how requests are made.
@@ -72,8 +80,9 @@ type verbs struct {
 	*suite.S
 	row
 	way
-	world
-	name string // of the objects, and the user agent by which audit logs tell these requests from others
+	lab    *lab.Lab
+	at, by *plane.Node // whose front is asked, and whose server serves it
+	name   string      // of the objects, and the user agent by which audit logs tell these requests from others
 
 	front, direct *rest.RESTClient
 	answers       *answers // of the front
@@ -83,19 +92,19 @@ type verbs struct {
 	latest        time.Duration // the longest time from a request to its watch event
 }
 
-func newVerbs(s *suite.S, w world, r row, way way, name string) *verbs {
-	v := &verbs{S: s, row: r, way: way, world: w, name: name, answers: &answers{}, seen: map[string]bool{}}
-	v.front = v.client(w.old.FrontURL(), v.answers)
-	v.direct = v.client(w.old.DirectURL(), &answers{})
+func newVerbs(s *suite.S, w world, at, by *plane.Node, r row, way way, name string) *verbs {
+	v := &verbs{S: s, row: r, way: way, lab: w.Lab, at: at, by: by, name: name, answers: &answers{}, seen: map[string]bool{}}
+	v.front = v.client(at.FrontURL(), v.answers)
+	v.direct = v.client(at.DirectURL(), &answers{})
 	return v
 }
 
-// local creates what 1.36 serves too: it must come from there, so it has no mark of a peer to be looked for.
-func (v *verbs) local() *rest.RESTClient { return v.client(v.old.FrontURL(), &answers{}) }
+// local is for what the front's own server serves: its answers are not a peer's.
+func (v *verbs) local() *rest.RESTClient { return v.client(v.at.FrontURL(), &answers{}) }
 
 func (v *verbs) client(url string, a *answers) *rest.RESTClient {
 	v.Helper()
-	client := v.Client(v.Lab, v.credential, v.protocol)
+	client := v.Client(v.lab, v.credential, v.protocol)
 	a.RoundTripper = client.Transport
 	client.Transport = a
 	gv := v.GroupVersion
@@ -145,15 +154,15 @@ func (v *verbs) new(name string) object {
 	return o
 }
 
-// do makes a request twice: directly at the old server, which must not know of such a thing, and through its front.
+// do makes a request twice: directly at the server, which must not know of such a thing, and through its front.
 func (v *verbs) do(what string, request func(*rest.RESTClient) *rest.Request) runtime.Object {
 	v.Helper()
 	o, err := v.ask(what, v.direct, request)
 	if !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "the server could not find the requested resource") {
-		v.Fatalf("%s %s directly at the old server: %v %v, want it not to know the resource", what, v.resource, o, err)
+		v.Fatalf("%s %s directly at %s: %v %v, want it not to know the resource", what, v.resource, v.at.Name, o, err)
 	}
 	if o, err = v.ask(what, v.front, request); err != nil {
-		v.Fatalf("%s %s through the old front: %v", what, v.resource, err)
+		v.Fatalf("%s %s through the front of %s: %v", what, v.resource, v.at.Name, err)
 	}
 	v.marked(what)
 	return o
@@ -181,7 +190,8 @@ func (v *verbs) create(c *rest.RESTClient) {
 		v.Fatalf("creating %s: %v", v.resource, err)
 	}
 	v.Cleanup(func() {
-		if err := c.Delete().AbsPath(v.collection(), v.name+"-status").Do(v.Ctx).Error(); err != nil {
+		// The scenario's own context may have ended.
+		if err := c.Delete().AbsPath(v.collection(), v.name+"-status").Do(context.Background()).Error(); err != nil {
 			v.Errorf("cleaning up: %v", err)
 		}
 	})
@@ -302,7 +312,7 @@ func mustJSON(s *suite.S, x any) []byte {
 	return b
 }
 
-// watch watches the row's objects with a label, at the old front, and returns what waits for the next event: of this
+// watch watches the row's objects with a label, at the front, and returns what waits for the next event: of this
 // type, about an object that was last changed by this.
 func (v *verbs) watch(path, label string) func(watch.EventType, string) {
 	v.Helper()
@@ -310,7 +320,7 @@ func (v *verbs) watch(path, label string) func(watch.EventType, string) {
 		return c.Get().AbsPath(path).Param("watch", "true").Param("labelSelector", label).SetHeader("User-Agent", v.name+" watch").MaxRetries(0)
 	}
 	if w, err := request(v.direct).Watch(v.Ctx); !apierrors.IsNotFound(err) {
-		v.Fatalf("watching %s directly at the old server: %v %v, want not found", v.resource, w, err)
+		v.Fatalf("watching %s directly at %s: %v %v, want not found", v.resource, v.at.Name, w, err)
 	}
 	w, err := request(v.front).Watch(v.Ctx)
 	if err != nil {
@@ -337,11 +347,11 @@ func (v *verbs) watch(path, label string) func(watch.EventType, string) {
 	}
 }
 
-// atThePeer compares with the two servers' own words: each of these requests is in the new server's audit log, as the
-// caller, and none in the old one's but those that were made directly.
+// atThePeer compares with the two servers' own words: each of these requests is in the serving one's audit log, as
+// the caller, and none in the other's but those that were made directly.
 func (v *verbs) atThePeer() {
 	v.Helper()
-	s, w := v.S, v.world
+	s := v.S
 	if !maps.Equal(v.answers.contentTypes, map[string]bool{v.contentType: true}) {
 		s.Errorf("the answers were %v, want %s", v.answers.contentTypes, v.contentType)
 	}
@@ -353,18 +363,20 @@ func (v *verbs) atThePeer() {
 	for what := range v.seen {
 		agents = append(agents, v.name+" "+what)
 	}
-	for agent, e := range audited(s, w.updated.Node, agents) {
+	log := auditByAgent(s, v.by.Node, agents...)
+	for _, agent := range agents {
+		e := log[agent]
 		if e.User.Username != user || !slices.Contains(e.User.Groups, "lab:admins") {
-			s.Errorf("%s ran as %v at the new server, want %s", agent, e.User, user)
+			s.Errorf("%s ran as %v at %s, want %s", agent, e.User, v.by.Name, user)
 		}
 	}
-	events, err := w.old.Audit()
+	events, err := v.at.Audit()
 	if err != nil {
 		s.Fatal(err)
 	}
 	for _, e := range events {
 		if slices.Contains(agents, e.UserAgent) && e.ResponseStatus.Code != 404 {
-			s.Errorf("the old server answered %d to %s", e.ResponseStatus.Code, e.UserAgent)
+			s.Errorf("%s answered %d to %s", v.at.Name, e.ResponseStatus.Code, e.UserAgent)
 		}
 	}
 }
