@@ -148,6 +148,10 @@ var subjects = []subject{
 	}},
 
 	through("through an intermediate", user),
+	{"through an intermediate, and the root comes along", user, func(c *luatest.Cluster, leaf *luatest.Template) ([][]byte, *luatest.Key) {
+		above, key := through("", "").make(c, leaf)
+		return append(above, c.CA), key
+	}},
 	through("through one for servers only", none, luatest.Usages(luatest.ServerAuth)),
 	through("through one with an unknown critical extension", none, critical),
 	{"through one that is no CA", none, func(c *luatest.Cluster, leaf *luatest.Template) ([][]byte, *luatest.Key) {

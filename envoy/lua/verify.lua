@@ -182,8 +182,12 @@ do
     if good and proven then return true end
     -- Signatures inside longer chains were checked by BoringSSL alone, so whichever way it went must be one for Go.
     if not trust.validated then return false end
-    local any = false
-    return ways(presented, function(chain)
+    local any, trusted, others = false, {}, { leaf }
+    for _, root in ipairs(roots) do trusted[root.raw] = true end
+    for n = 2, #presented do -- a root that came along is no intermediate
+      if not trusted[presented[n].raw] then others[#others + 1] = presented[n] end
+    end
+    return ways(others, function(chain)
       local ok, _, found = under(chain)
       any = any or ok
       return ok or not found

@@ -90,6 +90,7 @@ var Longer = []Class{
 			return !strictDER(x.Value) || bytes.Equal(x.Value, []byte{0x30, 0}) && !x.Id.Equal(BasicConstraints)
 		})
 	})},
+	{"a key usage that allows nothing", each(func(c *x509.Certificate) bool { return extension(c, KeyUsage) != nil && c.KeyUsage == 0 })},
 	{"a path length where there is no CA", each(func(c *x509.Certificate) bool { return c.BasicConstraintsValid && !c.IsCA && c.MaxPathLen >= 0 })},
 	{"policies that have to be explicit, are mapped, or skip a negative number of certificates", each(func(c *x509.Certificate) bool {
 		return c.RequireExplicitPolicy != 0 || c.RequireExplicitPolicyZero || len(c.PolicyMappings) > 0 || c.InhibitAnyPolicy < 0
