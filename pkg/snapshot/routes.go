@@ -110,6 +110,11 @@ func byResource(table routing.Table, variant string) (*xdsmatcherv3.Matcher_OnMa
 		if err != nil {
 			return nil, err
 		}
+		if key.Resource != "" && guardOf(table, set) == peerGuard && table.Complete {
+			if a, err = unknownSubresource(a, set, variant); err != nil {
+				return nil, err
+			}
+		}
 		if subs := subresources[key]; subs != nil {
 			if a, err = exactMap(subresourceHeader, subs, a); err != nil {
 				return nil, err
@@ -133,6 +138,36 @@ func guardOf(table routing.Table, set routing.Set) string {
 	default:
 		return ""
 	}
+}
+
+// unknownSubresource sends requests for a subresource that is in no view to the same peers, and takes their word for it
+// that it does not exist, which is confirmed.
+func unknownSubresource(otherwise *xdsmatcherv3.Matcher_OnMatch, set routing.Set, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
+	input, err := packed(&matcherv3.HttpRequestHeaderMatchInput{HeaderName: subresourceHeader})
+	if err != nil {
+		return nil, err
+	}
+	unguarded, err := action(set, variant, "")
+	if err != nil {
+		return nil, err
+	}
+	any := &xdsmatcherv3.StringMatcher{MatchPattern: &xdsmatcherv3.StringMatcher_SafeRegex{SafeRegex: &xdsmatcherv3.RegexMatcher{
+		Regex: ".+", EngineType: &xdsmatcherv3.RegexMatcher_GoogleRe2{GoogleRe2: &xdsmatcherv3.RegexMatcher_GoogleRE2{}},
+	}}}
+	return &xdsmatcherv3.Matcher_OnMatch{OnMatch: &xdsmatcherv3.Matcher_OnMatch_Matcher{Matcher: &xdsmatcherv3.Matcher{
+		MatcherType: &xdsmatcherv3.Matcher_MatcherList_{MatcherList: &xdsmatcherv3.Matcher_MatcherList{
+			Matchers: []*xdsmatcherv3.Matcher_MatcherList_FieldMatcher{{
+				Predicate: &xdsmatcherv3.Matcher_MatcherList_Predicate{MatchType: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_{
+					SinglePredicate: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate{
+						Input:   &xdscorev3.TypedExtensionConfig{Name: subresourceHeader, TypedConfig: input},
+						Matcher: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_ValueMatch{ValueMatch: any},
+					},
+				}},
+				OnMatch: unguarded,
+			}},
+		}},
+		OnNoMatch: otherwise,
+	}}}, nil
 }
 
 // exactMap looks a header's value up; a value that is not in the map takes otherwise.
