@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"text/template"
 
@@ -115,17 +114,13 @@ type (
 
 func (r *renderer) funcs() template.FuncMap {
 	return template.FuncMap{
-		"include": r.include,
-		"q":       quote,
-		"indent":  indent,
-		"address": addressYAML,
-		"script":  script,
-		"guard":   guard,
-		"nameRegex": func(name string) string {
-			// The subject as Envoy writes it (RFC 2253), or a SAN, which Envoy looks at first.
-			n := regexp.QuoteMeta(name)
-			return `^((.*[^\\],)?CN=` + n + `(,.*)?|` + n + `)$`
-		},
+		"include":      r.include,
+		"q":            quote,
+		"indent":       indent,
+		"address":      addressYAML,
+		"script":       script,
+		"guard":        guard,
+		"subjectRegex": subjectRegex,
 		"sds": func(o Options, name string) (string, error) {
 			return r.include("sds", map[string]string{"Path": filepath.Join(o.SecretsDir, SecretFile(name))})
 		},
