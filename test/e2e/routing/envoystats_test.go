@@ -86,7 +86,7 @@ func watchReady(ctx context.Context, nodes ...*plane.Node) *flapWatch {
 	w := &flapWatch{cancel, make(chan []string, 1)}
 	go func() {
 		var drops []string
-		tick := time.NewTicker(50 * time.Millisecond)
+		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			for _, n := range nodes {

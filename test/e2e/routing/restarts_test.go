@@ -26,7 +26,7 @@ func testRestarts(t *testing.T, w world) {
 	suite.Scenario(t, "A6-restart", "xds-servers killed and restarted, one and both: no route flaps, ready never drops, no request fails", func(s *suite.S) {
 		load := startSteady(s, w, localThing(w.old), newerThing(w.old), localThing(w.updated), olderThing(w.updated))
 		ready := watchReady(s.Ctx, w.old, w.updated)
-		before := routeCounters(s, w)
+		before, fallback := routeCounters(s, w), fallbackConnections(s, w)
 		for _, stop := range []func(*lab.Process) error{
 			func(p *lab.Process) error { p.Kill(); return nil },
 			func(p *lab.Process) error { return p.Stop(s.Ctx) },
@@ -37,8 +37,10 @@ func testRestarts(t *testing.T, w world) {
 						s.Fatal(err)
 					}
 				}
-				// Long enough for Envoy to have looked for another one and not found it.
 				waitDisconnected(s, nodes)
+				if len(nodes) == 1 {
+					waitConnected(s, w) // to the other node's
+				}
 				for _, n := range nodes {
 					if err := n.XDSServer.Start(); err != nil {
 						s.Fatal(err)
@@ -59,7 +61,16 @@ func testRestarts(t *testing.T, w world) {
 		if after := routeCounters(s, w); after != before {
 			s.Errorf("routes or clusters changed:\n%s\nafter\n%s", after, before)
 		}
+		if n := fallbackConnections(s, w) - fallback; n > 0 {
+			s.Errorf("%d new connections met the fallback chain", n)
+		}
 	})
+}
+
+// fallbackConnections counts the connections that ever met a fallback chain.
+func fallbackConnections(s *suite.S, w world) int {
+	s.Helper()
+	return counter(s, w.old, "http.fallback.downstream_cx_total") + counter(s, w.updated, "http.fallback.downstream_cx_total")
 }
 
 // routeCounters count every change of routes and clusters.

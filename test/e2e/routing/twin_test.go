@@ -55,7 +55,8 @@ func (c *claims) add(group, version, resource string) {
 			Version: version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
 			Resources: []apidiscoveryv2.APIResourceDiscovery{{
 				Resource: resource, SingularResource: "claimed", ResponseKind: kind, Scope: apidiscoveryv2.ScopeNamespace,
-				Verbs: []string{"create", "delete", "get", "list", "patch", "update", "watch"},
+				Verbs:        []string{"create", "delete", "get", "list", "patch", "update", "watch"},
+				Subresources: []apidiscoveryv2.APISubresourceDiscovery{{Subresource: "status", ResponseKind: kind, Verbs: []string{"get"}}},
 			}},
 		}},
 	})
@@ -70,7 +71,8 @@ func (c *claims) extend(group, version, resource string) {
 		for j := range c.groups[i].Versions {
 			if v := &c.groups[i].Versions[j]; v.Version == version {
 				r := v.Resources[0]
-				r.Resource, r.Subresources = resource, nil
+				r.Resource = resource
+				r.Subresources = []apidiscoveryv2.APISubresourceDiscovery{{Subresource: "status", ResponseKind: r.ResponseKind, Verbs: []string{"get"}}}
 				v.Resources = append(v.Resources, r)
 			}
 		}
