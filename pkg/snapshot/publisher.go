@@ -41,6 +41,8 @@ type Publisher struct {
 	streams map[streamKey]*stream
 	// requests remembers whose a request is between the server's callback and the watch it makes of it.
 	requests map[any]*stream
+	// refused are the versions of Envoys that are too old, by node.
+	refused map[string]string
 	onNode   func(string, *structpb.Struct)
 }
 
@@ -64,6 +66,7 @@ func NewPublisher(log *zap.Logger, reg prometheus.Registerer) *Publisher {
 		nodes:    map[string]*node{},
 		streams:  map[streamKey]*stream{},
 		requests: map[any]*stream{},
+		refused:  map[string]string{},
 	}
 }
 

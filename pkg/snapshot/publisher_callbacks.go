@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -169,6 +170,10 @@ func (p *Publisher) name(key streamKey, n *corev3.Node) error {
 		p.mu.Unlock()
 		return status.Error(codes.InvalidArgument, "the first request of a stream must say node.id")
 	}
+	if err := p.refuseOld(n); err != nil {
+		p.mu.Unlock()
+		return err
+	}
 	s.node = p.node(n.GetId())
 	s.node.streams[key] = s
 	p.begin(s)
@@ -182,6 +187,28 @@ func (p *Publisher) name(key streamKey, n *corev3.Node) error {
 		onNode(n.GetId(), n.GetMetadata())
 	}
 	return nil
+}
+
+// The oldest Envoy whose security and whose bootstrap are known to be right.
+const oldestMajor, oldestMinor = 1, 40
+
+// refuseOld is an error for an Envoy that is too old. It keeps what it has, which is its fallback chain if it just
+// started, and says the error in its own log at every attempt; here it is said once. Clients of other names, such as
+// grpcurl, have no version.
+func (p *Publisher) refuseOld(n *corev3.Node) error {
+	v := n.GetUserAgentBuildVersion().GetVersion()
+	if n.GetUserAgentName() != "envoy" || v == nil || v.GetMajorNumber() > oldestMajor ||
+		v.GetMajorNumber() == oldestMajor && v.GetMinorNumber() >= oldestMinor {
+		delete(p.refused, n.GetId())
+		return nil
+	}
+	version := fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())
+	text := fmt.Sprintf("Envoy %s of node %q is too old: xds-server needs %d.%d or newer", version, n.GetId(), oldestMajor, oldestMinor)
+	if p.refused[n.GetId()] != version {
+		p.refused[n.GetId()] = version
+		p.log.Error(text+"; it is refused until it is updated", zap.String("node", n.GetId()), zap.String("version", version))
+	}
+	return status.Error(codes.FailedPrecondition, text)
 }
 
 // subscribe notes the first request of a type, and what the client brings with it.
