@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,13 +24,13 @@ rights to read the files that it checks.`,
 			o := o.Complete()
 			out, err := envoy.Bootstrap(o)
 			if err != nil {
-				return oneLine(err)
+				return err
 			}
 			if err := o.CheckFiles(time.Now()); err != nil {
-				return oneLine(err)
+				return err
 			}
 			if err := envoy.WriteSecrets(o); err != nil {
-				return oneLine(err)
+				return err
 			}
 			_, err = cmd.OutOrStdout().Write(out)
 			return err
@@ -59,9 +57,4 @@ rights to read the files that it checks.`,
 	f.StringSliceVar(&o.AllowedNames, "requestheader-allowed-names", o.AllowedNames, "names that a peer's front-proxy certificate may have, as kube-apiserver's flag")
 	f.StringSliceVar(&o.XDSServerNames, "xds-server-names", o.XDSServerNames, "names that an xds-server's own client certificate may have")
 	return cmd
-}
-
-// oneLine joins what errors.Join put on several lines.
-func oneLine(err error) error {
-	return fmt.Errorf("%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -13,10 +14,11 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	// A second signal ends a stop that takes too long.
+	context.AfterFunc(ctx, stop)
 	if err := command().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "xds-server: "+err.Error())
-		stop()
+		// One line, whatever was joined: it is what systemd and a pod's status show.
+		fmt.Fprintln(os.Stderr, "xds-server: "+strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " "))
 		os.Exit(1)
 	}
 }

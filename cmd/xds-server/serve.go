@@ -17,6 +17,7 @@ import (
 	"xds-server/pkg/discovery"
 	"xds-server/pkg/peers"
 	"xds-server/pkg/snapshot"
+	"xds-server/pkg/tables"
 	"xds-server/pkg/xds"
 )
 
@@ -28,7 +29,7 @@ func serveCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := config.Load(cmd.Flags())
 			if err != nil {
-				return oneLine(err)
+				return err
 			}
 			log, err := newLogger(c)
 			if err != nil {
@@ -44,54 +45,55 @@ func serveCommand() *cobra.Command {
 
 // serve wires the parts together and runs them until ctx ends or one fails.
 func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
+	xds.UseLogger(log)
 	klog.SetLogger(zapr.NewLogger(log.Named("client-go")))
 	v := currentVersion()
 	registry := admin.NewRegistry(v.Version)
 
 	credentials, err := discovery.NewCredentials(c.PeerCAFile, c.TLSCertFile, c.TLSPrivateKeyFile, log)
 	if err != nil {
-		return oneLine(err)
+		return err
 	}
 	publisher := snapshot.NewPublisher(log, registry)
-	tables := newTables(publisher, c.Hold, log)
-	source, leases, err := serverSource(c, log, registry, tables.evidence)
+	var poller *discovery.Poller
+	tables := tables.New(publisher, func() error { return poller.AllRead() }, c.Hold, log)
+	publisher.OnNode(tables.Connected)
+	source, leases, err := serverSource(c, log, registry, tables.Evidence)
 	if err != nil {
-		return oneLine(err)
+		return err
 	}
-	poller := discovery.NewPoller(discovery.Options{
+	poller = discovery.NewPoller(discovery.Options{
 		Source: source, Credentials: credentials,
 		Interval: c.PollInterval, Timeout: c.PollTimeout, Hold: c.Hold,
 		Local: c.NodeName, LocalAddress: c.LocalAddress,
-		OnChange: tables.observe, Log: log, Registerer: registry,
+		OnChange: tables.Observe, Log: log, Registerer: registry,
 	})
-	tables.complete = poller.AllRead
-	publisher.OnNode(tables.connected)
-
+	health, err := admin.New(admin.Config{
+		Address: c.AdminAddress, Metrics: registry, Log: log,
+		Ready: []admin.Check{{Name: "views", Run: poller.AllRead}},
+	})
+	if err != nil {
+		return err
+	}
 	server, err := xds.New(xds.Config{
 		Socket: c.Socket, Address: c.Listen, AllowedNames: c.ListenAllowedNames,
 		TLS:       xds.TLSFiles{Cert: c.TLSCertFile, Key: c.TLSPrivateKeyFile, ClientCA: c.ListenClientCAFile},
 		Publisher: publisher, Log: log,
 	})
 	if err != nil {
-		return oneLine(err)
-	}
-	health, err := admin.New(admin.Config{
-		Address: c.AdminAddress, Metrics: registry, Log: log,
-		Ready: []admin.Check{{Name: "views", Run: poller.AllRead}},
-	})
-	if err != nil {
-		return oneLine(err)
+		return err
 	}
 
-	// Not before all of it is known to work: of a start that fails, one line is left.
-	log.Info("starting", zap.String("version", v.Version), zap.String("go", v.Go), zap.String("node", c.NodeName))
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{poller.Run, server.Run, health.Run, leases} {
 		group.Go(func() error { return run(ctx) })
 	}
-	err = group.Wait()
+	if err := group.Wait(); err != nil {
+		log.Error("stopped", zap.Error(err))
+		return err
+	}
 	log.Info("stopped")
-	return err
+	return nil
 }
 
 // serverSource is where the servers come from and, where the cluster itself is read, what watches the identity leases:
@@ -120,6 +122,7 @@ func newLogger(c config.Config) (*zap.Logger, error) {
 	}
 	zc := zap.NewProductionConfig()
 	zc.Level, zc.Encoding = zap.NewAtomicLevelAt(level), c.LogFormat
+	zc.DisableStacktrace = true
 	zc.EncoderConfig.EncodeTime = zapcore.ISO8601TimeEncoder
 	return zc.Build()
 }

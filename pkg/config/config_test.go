@@ -229,7 +229,7 @@ func TestWhatIsWrongIsSaidInOneLineWithTheKey(t *testing.T) {
 		{"socket in no directory", f.good, "--socket=" + f.dir + "/none/xds.sock", []string{"socket", f.dir + "/none", "does not exist"}},
 		{"socket below a file", f.good, "--socket=" + plain + "/xds.sock", []string{"socket", plain}},
 		{"socket that is a file", f.good, "--socket=" + plain, []string{"socket", plain, "no socket"}},
-		{"socket path too long", f.good, "--socket=/" + strings.Repeat("x", 107), []string{"socket", "107"}},
+		{"socket path too long", f.good, "--socket=/" + strings.Repeat("x", 107), []string{"socket", "103"}},
 		{"no CA", without("peerCAFile"), "", []string{"peerCAFile", "--peer-ca-file"}},
 		{"no certificate", without("tlsCertFile"), "", []string{"tlsCertFile", "--tls-cert-file"}},
 		{"no key", without("tlsPrivateKeyFile"), "", []string{"tlsPrivateKeyFile", "--tls-private-key-file"}},

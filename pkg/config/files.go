@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// ReadCAFile reads a bundle of CA certificates. It is an error if the file can't be read, holds anything that is no
-// certificate, or holds only certificates that are expired.
+// ReadCAFile reads a bundle of CA certificates. It is an error if the file can't be read, holds a certificate that can't
+// be parsed or none, or holds only certificates that are expired.
 func ReadCAFile(path string, now time.Time) ([]*x509.Certificate, error) {
 	certs, err := readCertificates(path)
 	if err != nil {
@@ -112,8 +112,8 @@ func encode(certs []*x509.Certificate) []byte {
 
 // checkOwnCertificate refuses what would make xds-server more than a reader of discovery.
 func checkOwnCertificate(c Config, leaf *x509.Certificate) error {
-	if slices.Contains(leaf.Subject.Organization, "system:masters") {
-		return fmt.Errorf("tlsCertFile: %s is of group system:masters; give xds-server a certificate of its own, with a name and no group", c.TLSCertFile)
+	if len(leaf.Subject.Organization) > 0 {
+		return fmt.Errorf("tlsCertFile: %s is of group %q; give xds-server a certificate of its own, with a name and no group", c.TLSCertFile, leaf.Subject.Organization[0])
 	}
 	if !hasUsage(leaf, x509.ExtKeyUsageClientAuth) {
 		return fmt.Errorf("tlsCertFile: %s is no client certificate; issue it with the extended key usage clientAuth", c.TLSCertFile)
@@ -146,9 +146,9 @@ func hasUsage(c *x509.Certificate, usage x509.ExtKeyUsage) bool {
 
 // checkSocketPath refuses a path on which no socket can be made.
 func checkSocketPath(path string) error {
-	// A socket's address holds 108 bytes, the last of which is zero.
-	if len(path) > 107 {
-		return fmt.Errorf("socket: the path %s is longer than the 107 bytes that a unix socket may have", path)
+	// A socket's address holds 108 bytes: the last is zero, and package xds needs four more while it makes the socket.
+	if len(path) > 103 {
+		return fmt.Errorf("socket: the path %s is longer than 103 bytes", path)
 	}
 	dir := filepath.Dir(path)
 	info, err := os.Stat(dir)

@@ -39,7 +39,7 @@ var settings = []setting{
 	{"listen", "listen", "", "host:port for other nodes' Envoys, over mutual TLS; empty: none"},
 	{"listenClientCAFile", "listen-client-ca-file", "", "CA of the client certificates that listen accepts: the front-proxy CA"},
 	{"listenAllowedNames", "listen-allowed-names", []string{"front-proxy-client"}, "common names of the client certificates that listen accepts"},
-	{"adminAddress", "admin-address", "127.0.0.1:9985", "host:port for /livez, /readyz and /metrics"},
+	{"adminAddress", "admin-address", "127.0.0.1:9985", "host:port for /livez, /readyz and /metrics, which ask nobody who they are: loopback unless the network is trusted"},
 	{"pollInterval", "poll-interval", 2 * time.Second, "time between two reads of a kube-apiserver's readiness and discovery"},
 	{"pollTimeout", "poll-timeout", 5 * time.Second, "time that one whole read may take"},
 	{"hold", "hold", time.Hour, "how long the last view of a kube-apiserver counts that can't be read any more"},

@@ -52,6 +52,9 @@ func (c Config) checkServers() error {
 		if err := CheckAddress(s.Address); err != nil {
 			return fmt.Errorf("servers[%d].address (name %q): %w", i, s.Name, err)
 		}
+		if _, err := netip.ParseAddrPort(s.Address); err != nil {
+			return fmt.Errorf("servers[%d].address (name %q): %q is not IP:port; Envoy is given addresses, not names", i, s.Name, s.Address)
+		}
 		if j, twice := byName[s.Name]; twice {
 			return fmt.Errorf("servers[%d] and servers[%d] have the same name %q; node names are unique", j, i, s.Name)
 		}
@@ -105,6 +108,9 @@ func (c Config) checkLocal() error {
 			return fmt.Errorf("nodeName: %w", err)
 		}
 		named := func(s Server) bool { return s.Name == c.NodeName }
+		if c.EndpointSlice.Enabled && net.ParseIP(c.NodeName) == nil && !slices.Contains(slices.Collect(maps.Values(c.EndpointSlice.Names)), c.NodeName) {
+			return fmt.Errorf("nodeName: there is no %q in endpointSlice.names, and a server that is not named there is named by its address; add it, or set nodeName to the address", c.NodeName)
+		}
 		if len(c.Servers) > 0 && !slices.ContainsFunc(c.Servers, named) {
 			return fmt.Errorf("nodeName: there is no %q in servers; correct it, or add this node to servers", c.NodeName)
 		}
@@ -160,7 +166,8 @@ func (c Config) checkTimes() error {
 		// Below this, xds-server would be a load on the servers that it watches over.
 		{"pollInterval", c.PollInterval, 100 * time.Millisecond},
 		{"pollTimeout", c.PollTimeout, 100 * time.Millisecond},
-		{"hold", c.Hold, 0},
+		// A server that is read must not lose its view between two reads.
+		{"hold", c.Hold, 2 * (c.PollInterval + c.PollTimeout)},
 	} {
 		if t.value < t.least {
 			return fmt.Errorf("%s: %s is less than %s", t.key, t.value, t.least)

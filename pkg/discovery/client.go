@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -227,7 +228,18 @@ func (c *client) failed(err error, ready readiness) reading {
 		return reading{result: known.result, ready: ready, err: err}
 	}
 	c.disconnect()
+	if ready == noAnswer && notOurs(err) {
+		return reading{result: resultRefused, ready: notSaid, err: fmt.Errorf("no TLS with the server (see tlsCertFile and peerCAFile): %w", err)}
+	}
 	return reading{result: resultUnreachable, ready: ready, err: err}
+}
+
+// notOurs says that a server was there, but would have no TLS with us or we none with it. That may be our certificate's
+// or our authority's fault, and is no reason to take the server away from Envoys, which have their own.
+func notOurs(err error) bool {
+	var alert *net.OpError
+	var unverified *tls.CertificateVerificationError
+	return errors.As(err, &alert) && alert.Op == "remote error" || errors.As(err, &unverified)
 }
 
 // connectWithCurrentFiles makes a new connection if a file changed: the server looks at the client certificate's end

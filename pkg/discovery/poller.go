@@ -56,9 +56,10 @@ type Poller struct {
 
 type published struct {
 	observations []Observation
-	// pending are the servers that have not been tried to the end once; nil before there is a list.
-	pending []string
-	listed  bool
+	// complete says that every server of some list was tried to the end once; pending are those that were not yet.
+	complete bool
+	pending  []string
+	listed   bool
 }
 
 // NewPoller makes a poller; Run starts it.
@@ -79,16 +80,17 @@ func (p *Poller) Snapshot() []Observation {
 	return slices.Clone(p.published.Load().observations)
 }
 
-// AllRead is nil once there is a list of servers and each of them was read, or found unreachable, at least once. The
-// error says what is missing.
+// AllRead is nil once there was a list of servers and each of them was read, or found unreachable, at least once: from
+// then on, whatever servers come later. The error says what is missing.
 func (p *Poller) AllRead() error {
 	switch s := p.published.Load(); {
+	case s.complete:
+		return nil
 	case !s.listed:
 		return errors.New("the list of kube-apiservers is not known yet")
-	case len(s.pending) > 0:
+	default:
 		return fmt.Errorf("not read yet: %v", s.pending)
 	}
-	return nil
 }
 
 // Run reads the servers until ctx ends.
@@ -121,7 +123,7 @@ type owner struct {
 	results chan result
 	workers sync.WaitGroup
 	listed  bool
-	// complete says that every listed server was tried once.
+	// complete says that every server of some list was tried once.
 	complete bool
 }
 
@@ -130,8 +132,8 @@ type server struct {
 	observation Observation
 	// address is where it is read, which is not its listed one if it is the local server.
 	address string
-	// gone is when the source ceased to list it; zero while it does.
-	gone time.Time
+	// listed is when the source began to list it, gone when it ceased to; zero while it does.
+	listed, gone time.Time
 	// tried says that one read came to its end, with whatever result.
 	tried bool
 	// lost counts the reads in a row that got no answer.
@@ -195,6 +197,9 @@ func (o *owner) list(ctx context.Context, list []peers.Server, now time.Time) bo
 			continue
 		}
 		changed = true
+		if s.listed.IsZero() || s.observation.Gone {
+			s.listed, s.observation.Expired = now, false
+		}
 		s.observation.Server, s.observation.Gone, s.gone = listed, false, time.Time{}
 		address := listed.Address
 		if listed.Name == o.o.Local && o.o.LocalAddress != "" {
@@ -227,7 +232,6 @@ func (o *owner) result(r result, now time.Time) bool {
 	if o.servers[name] != s || s.worker != r.worker {
 		return false // forgotten, or read at another address, in the meantime
 	}
-	s.tried = true
 	before := s.observation
 	switch r.reading.ready {
 	case isReady:
@@ -243,8 +247,10 @@ func (o *owner) result(r result, now time.Time) bool {
 			s.observation.Ready = false
 		}
 	}
+	// A single lost answer is no result: the next read decides.
+	s.tried = s.tried || s.lost != 1
 	if r.reading.view != nil {
-		s.observation.View, s.observation.Read = r.reading.view, now
+		s.observation.View, s.observation.Read, s.observation.Expired = r.reading.view, now, false
 	}
 	o.metrics.observe(name, s.observation, r.reading)
 	o.log(s, r.reading)
@@ -276,21 +282,24 @@ func (o *owner) log(s *server, r reading) {
 }
 
 // claimEnd is when a server's claim ends if it is not read any more: its hold begins when it was last read, or when it
-// left the list, whichever came later.
-func (o *owner) claimEnd(s *server) (time.Time, bool) {
+// was put on the list or left it, whichever came last.
+func (o *owner) claimEnd(s *server) (end time.Time, ends bool) {
 	since := s.observation.Read
-	if s.gone.After(since) {
-		since = s.gone
+	for _, t := range []time.Time{s.listed, s.gone} {
+		if t.After(since) {
+			since = t
+		}
 	}
-	return since.Add(o.o.Hold), s.observation.Gone || s.observation.View != nil
+	return since.Add(o.o.Hold), s.observation.Gone || !s.observation.Expired
 }
 
-// endClaims drops the views whose hold is over, and servers that are gone.
+// endClaims drops the views whose hold is over, and servers that are gone. Nothing is expected any more of a server that
+// was not read for so long.
 func (o *owner) endClaims(now time.Time) bool {
 	changed := false
 	for name, s := range o.servers {
-		end, any := o.claimEnd(s)
-		if !any || now.Before(end) {
+		end, ends := o.claimEnd(s)
+		if !ends || now.Before(end) {
 			continue
 		}
 		changed = true
@@ -301,8 +310,8 @@ func (o *owner) endClaims(now time.Time) bool {
 			o.o.Log.Info("a kube-apiserver that is no longer listed is forgotten", zap.String("server", name))
 			continue
 		}
-		s.observation.View = nil
-		o.o.Log.Warn("the hold of a kube-apiserver's view is over, it counts no more", zap.String("server", name))
+		s.observation.View, s.observation.Expired = nil, true
+		o.o.Log.Warn("the hold of a kube-apiserver is over, it counts no more until it is read again", zap.String("server", name))
 	}
 	return changed
 }
@@ -311,7 +320,7 @@ func (o *owner) endClaims(now time.Time) bool {
 func (o *owner) untilNextEnd(now time.Time) time.Duration {
 	next := time.Hour
 	for _, s := range o.servers {
-		if end, any := o.claimEnd(s); any {
+		if end, ends := o.claimEnd(s); ends {
 			next = min(next, end.Sub(now))
 		}
 	}
@@ -327,11 +336,12 @@ func (o *owner) publish(changed bool) {
 			next.pending = append(next.pending, name)
 		}
 	}
-	o.published.Store(next)
 	if o.listed && len(next.pending) == 0 && !o.complete {
 		// Whoever waits for the first read of every server is told, also where the last one gave nothing.
 		o.complete, changed = true, true
 	}
+	next.complete = o.complete
+	o.published.Store(next)
 	if changed {
 		o.o.OnChange(slices.Clone(next.observations))
 	}

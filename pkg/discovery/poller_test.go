@@ -255,8 +255,17 @@ func TestReadyMeansThatEveryReachableServerWasRead(t *testing.T) {
 			t.Errorf("while b is read: %v", err)
 		}
 		w.pass(5 * time.Second)
+		if err := w.poller.AllRead(); err == nil {
+			t.Error("one lost answer was taken for a server that can't be reached")
+		}
+		w.pass(5 * time.Second)
 		if err := w.poller.AllRead(); err != nil {
 			t.Errorf("b is known to be unreachable: %v", err)
+		}
+		w.answer("c:1", func(context.Context) reading { time.Sleep(4 * time.Second); return down })
+		w.lists("a", "b", "c")
+		if err := w.poller.AllRead(); err != nil {
+			t.Errorf("a server that comes later takes readiness away: %v", err)
 		}
 	})
 }

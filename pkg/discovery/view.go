@@ -21,10 +21,13 @@ type Observation struct {
 	Server peers.Server
 	// Ready says that the server's /readyz answered ok at the last poll.
 	Ready bool
-	// View is the last complete view; nil while the server was never read.
+	// View is the last complete view; nil while the server was never read, and once it is Expired.
 	View *View
-	// Read is when View was last confirmed by the server.
+	// Read is when the server last confirmed a view; zero if it never did.
 	Read time.Time
+	// Expired says that the server was not read for the time of a hold: nothing is expected of it any more. A server that
+	// has no View and is not Expired may serve anything.
+	Expired bool
 	// Gone says that the source no longer lists the server: its last view still counts until its hold ends.
 	Gone bool
 }

@@ -54,7 +54,7 @@ type Config struct {
 	// Address is the host:port where other nodes' Envoys connect with mutual TLS.
 	Address string
 	TLS     TLSFiles
-	// AllowedNames are the common names or DNS names, one of which a client's certificate must have.
+	// AllowedNames are the common names, one of which a client's certificate must have.
 	AllowedNames []string
 
 	Publisher *snapshot.Publisher

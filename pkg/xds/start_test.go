@@ -172,7 +172,7 @@ func TestOnlyClientsWithAnAllowedNameFromTheAuthorityGetIn(t *testing.T) {
 		in    bool
 	}{
 		{"by common name", ours, "node-a", nil, time.Hour, true},
-		{"by DNS name", ours, "some", []string{"node-b.example"}, time.Hour, true},
+		{"a DNS name, which an apiserver does not ask for either", ours, "some", []string{"node-a"}, time.Hour, false},
 		{"another name", ours, "node-z", []string{"z.example"}, time.Hour, false},
 		{"a longer name", ours, "node-a2", nil, time.Hour, false},
 		{"no name", ours, "", nil, time.Hour, false},

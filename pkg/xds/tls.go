@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -161,15 +160,14 @@ func loadPair(certFile, keyFile string) (tls.Certificate, error) {
 	return cert, nil
 }
 
-// verify lets in only clients whose certificate, which is verified by now, has an allowed name.
+// verify lets in only clients whose certificate, which is verified by now, has an allowed common name: what an apiserver
+// asks of a front-proxy certificate.
 func (k *tlsKeys) verify(state tls.ConnectionState) error {
 	leaf := state.PeerCertificates[0]
-	names := append([]string{leaf.Subject.CommonName}, leaf.DNSNames...)
-	for _, name := range names {
-		if name != "" && slices.Contains(k.allowed, name) {
-			return nil
-		}
+	name := leaf.Subject.CommonName
+	if name != "" && slices.Contains(k.allowed, name) {
+		return nil
 	}
-	k.log.Warn("client refused: none of its certificate's names is allowed", zap.Strings("names", names))
-	return fmt.Errorf("none of the client certificate's names is allowed: %s", strings.Join(names, ", "))
+	k.log.Warn("client refused: its certificate's common name is not allowed", zap.String("name", name))
+	return fmt.Errorf("the client certificate's common name is not allowed: %q", name)
 }

@@ -1,4 +1,4 @@
-package main
+package tables
 
 import (
 	"errors"
@@ -28,6 +28,7 @@ import (
 func observed(name, group string) discovery.Observation {
 	o := discovery.Observation{Server: peers.Server{Name: name, Address: "10.0.0.1:6445"}, Ready: true}
 	if group != "" {
+		o.Read = time.Now()
 		o.View = &discovery.View{Groups: []apidiscoveryv2.APIGroupDiscovery{{
 			ObjectMeta: metav1.ObjectMeta{Name: group},
 			Versions: []apidiscoveryv2.APIVersionDiscovery{{
@@ -61,11 +62,9 @@ func table(t *testing.T, p *snapshot.Publisher, node string) string {
 	return protojson.Format(&routes)
 }
 
-func newTestTables(complete func() error) (*tables, *snapshot.Publisher) {
+func newTestTables(complete func() error) (*Tables, *snapshot.Publisher) {
 	p := snapshot.NewPublisher(zap.NewNop(), prometheus.NewRegistry())
-	t := newTables(p, time.Hour, zap.NewNop())
-	t.complete = complete
-	return t, p
+	return New(p, complete, time.Hour, zap.NewNop()), p
 }
 
 func tried() error { return nil }
@@ -76,12 +75,12 @@ func guarded(table string) bool { return strings.Contains(table, `"unknown"`) }
 func TestNoTableBeforeEveryServerWasTried(t *testing.T) {
 	pending := errors.New("not read yet: [b]")
 	tt, p := newTestTables(func() error { return pending })
-	tt.observe([]discovery.Observation{observed("a", "x.io"), observed("b", "")})
+	tt.Observe([]discovery.Observation{observed("a", "x.io"), observed("b", "")})
 	if got := table(t, p, "a"); got != "" {
 		t.Errorf("there is a table while a server was not tried: %s", got)
 	}
 	pending = nil
-	tt.observe([]discovery.Observation{observed("a", "x.io"), observed("b", "y.io")})
+	tt.Observe([]discovery.Observation{observed("a", "x.io"), observed("b", "y.io")})
 	if got := table(t, p, "a"); !strings.Contains(got, "y.io/v1/things") {
 		t.Errorf("the table lacks the peer's API: %s", got)
 	}
@@ -89,7 +88,7 @@ func TestNoTableBeforeEveryServerWasTried(t *testing.T) {
 
 func TestNoTableForANodeWhoseOwnServerWasNeverRead(t *testing.T) {
 	tt, p := newTestTables(tried)
-	tt.observe([]discovery.Observation{observed("a", ""), observed("b", "y.io")})
+	tt.Observe([]discovery.Observation{observed("a", ""), observed("b", "y.io")})
 	if got := table(t, p, "a"); got != "" {
 		t.Errorf("node a has a table: %s", got)
 	}
@@ -99,45 +98,77 @@ func TestNoTableForANodeWhoseOwnServerWasNeverRead(t *testing.T) {
 }
 
 func TestUnknownIsNotAbsentWhileAServerIsUnread(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tt, p := newTestTables(tried)
-		unread := []discovery.Observation{observed("a", "x.io"), observed("b", "")}
-		tt.observe(unread)
-		if !guarded(table(t, p, "a")) {
-			t.Error("with an unread server an unknown API would be 404")
+	tt, p := newTestTables(tried)
+	unread, expired := observed("b", ""), observed("b", "")
+	expired.Expired = true
+	for _, step := range []struct {
+		what string
+		b    *discovery.Observation
+		want bool
+	}{
+		{"a server is listed and was not read", &unread, true},
+		{"every server was read", ptr(observed("b", "y.io")), false},
+		{"a server was not read for the time of a hold", &expired, false},
+		{"a server is listed again", &unread, true},
+		{"it is forgotten", nil, false},
+	} {
+		list := []discovery.Observation{observed("a", "x.io")}
+		if step.b != nil {
+			list = append(list, *step.b)
 		}
-		tt.observe([]discovery.Observation{observed("a", "x.io"), observed("b", "y.io")})
-		if guarded(table(t, p, "a")) {
-			t.Error("with every server read an unknown API would be 503")
+		tt.Observe(list)
+		if guarded(table(t, p, "a")) != step.want {
+			t.Errorf("when %s, an unknown API is answered 503: %v", step.what, !step.want)
 		}
-		tt.observe(unread)
-		time.Sleep(time.Hour + time.Second)
-		synctest.Wait()
-		if guarded(table(t, p, "a")) {
-			t.Error("a server that was not read for the time of a hold still counts")
-		}
-	})
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestANodeKeepsItsTableWhileItsServerIsAway(t *testing.T) {
+	tt, p := newTestTables(tried)
+	tt.Observe([]discovery.Observation{observed("a", "x.io"), observed("b", "y.io")})
+	away := observed("a", "x.io")
+	away.View, away.Expired = nil, true
+	tt.Observe([]discovery.Observation{away, observed("b", "z.io")})
+	if got := table(t, p, "a"); !strings.Contains(got, "local+b") {
+		t.Errorf("the front of a server that is past its hold does not lead to its peers: %s", got)
+	}
+}
+
+func TestAForgottenNodeLosesItsTable(t *testing.T) {
+	tt, p := newTestTables(tried)
+	tt.Observe([]discovery.Observation{observed("a", "x.io"), observed("b", "y.io")})
+	tt.Observe([]discovery.Observation{observed("a", "x.io")})
+	if got := table(t, p, "b"); got != "" {
+		t.Errorf("it still has one: %s", got)
+	}
 }
 
 func TestALeaseIsEvidenceOfAServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tt, p := newTestTables(tried)
-		tt.observe([]discovery.Observation{observed("a", "x.io")})
-		tt.evidence([]string{"host-1", "host-2"})
+		tt.Observe([]discovery.Observation{observed("a", "x.io")})
+		tt.Evidence([]string{"host-1", "host-2"})
 		if !guarded(table(t, p, "a")) {
 			t.Error("with a lease of an unlisted server an unknown API would be 404")
 		}
-		tt.evidence([]string{"host-1"})
+		tt.Evidence([]string{"host-1"})
 		if guarded(table(t, p, "a")) {
 			t.Error("with every lease's server read an unknown API would be 503")
 		}
-		time.Sleep(2 * time.Hour) // the timers that were set end
+		tt.Evidence([]string{"host-1", "host-2"})
+		time.Sleep(time.Hour + time.Second)
+		synctest.Wait()
+		if guarded(table(t, p, "a")) {
+			t.Error("a server that is not listed for the time of a hold still counts")
+		}
 	})
 }
 
 func TestCertificatesAreNamedByWhatTheNodesEnvoySaid(t *testing.T) {
 	tt, p := newTestTables(tried)
-	tt.observe([]discovery.Observation{observed("a", "x.io"), observed("b", "y.io")})
+	tt.Observe([]discovery.Observation{observed("a", "x.io"), observed("b", "y.io")})
 	clusters := func() string {
 		r, err := p.Cache().Fetch(t.Context(), &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "a"}, TypeUrl: resource.ClusterType})
 		if err != nil {
@@ -156,8 +187,8 @@ func TestCertificatesAreNamedByWhatTheNodesEnvoySaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tt.connected("a", metadata)
-	tt.connected("a", nil) // grpcurl
+	tt.Connected("a", metadata)
+	tt.Connected("a", nil) // grpcurl
 	if got := clusters(); !strings.Contains(got, "/srv/envoy/front-proxy.yaml") || strings.Contains(got, snapshot.DefaultSecretsDir) {
 		t.Errorf("the node's clusters do not use the directory that its Envoy named: %s", got)
 	}

@@ -1,0 +1,171 @@
+// Package tables keeps every node's route table up to date with what is known of the servers, and publishes it.
+package tables
+
+import (
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"xds-server/pkg/discovery"
+	"xds-server/pkg/routing"
+	"xds-server/pkg/snapshot"
+)
+
+// Tables holds what a table is made of: the observations, what the identity leases tell, and where each node's Envoy has
+// its SDS files. Whenever one changes, the tables that it touches are compiled again.
+type Tables struct {
+	publisher *snapshot.Publisher
+	hold      time.Duration
+	log       *zap.Logger
+	// complete is nil once every server was tried: each gets its chance to be read before the first table.
+	complete func() error
+
+	mu           sync.Mutex
+	observations []discovery.Observation
+	secretsDirs  map[string]string // by node
+	nodes        []string          // that were compiled last
+	unlisted     unlisted
+}
+
+// unlisted is how many more servers have an identity lease than are listed, and since when it is so many: for the time
+// of a hold they may serve anything.
+type unlisted struct {
+	leases, servers int
+	since           time.Time
+	end             *time.Timer
+}
+
+// New makes the tables of a publisher. complete is asked before every compilation, and must stay nil once it was.
+func New(p *snapshot.Publisher, complete func() error, hold time.Duration, log *zap.Logger) *Tables {
+	return &Tables{publisher: p, complete: complete, hold: hold, log: log, secretsDirs: map[string]string{}}
+}
+
+// Observe takes what is known of the servers now.
+func (t *Tables) Observe(observations []discovery.Observation) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.observations = observations
+	t.compileAll()
+}
+
+// Evidence takes the hosts whose kube-apiserver has an identity lease. A lease names a host, which need not be the
+// server's name here, so only their number is compared.
+func (t *Tables) Evidence(hosts []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unlisted.leases = len(hosts)
+	t.compileAll()
+}
+
+// Connected takes what an Envoy says of itself.
+func (t *Tables) Connected(node string, metadata *structpb.Struct) {
+	dir := metadata.GetFields()["secrets_dir"].GetStringValue()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	known := t.complete() != nil || slices.ContainsFunc(t.observations, func(o discovery.Observation) bool { return o.Server.Name == node })
+	if !known {
+		t.log.Warn("an Envoy is of a node that is not among the servers, so it gets no routes", zap.String("node", node))
+		return
+	}
+	// A client that does not say, such as grpcurl, changes nothing.
+	if dir == "" || dir == t.secretsDirs[node] {
+		return
+	}
+	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
+		t.log.Warn("an Envoy names a directory of SDS files that is not an absolute path", zap.String("node", node), zap.String("secrets_dir", dir))
+		return
+	}
+	t.secretsDirs[node] = dir
+	if t.complete() == nil {
+		t.compile(node, t.views(), t.peers())
+	}
+}
+
+func (t *Tables) compileAll() {
+	if t.complete() != nil {
+		return
+	}
+	views, peers := t.views(), t.peers()
+	var nodes []string
+	for _, o := range t.observations {
+		t.compile(o.Server.Name, views, peers)
+		nodes = append(nodes, o.Server.Name)
+	}
+	for _, node := range t.nodes {
+		if _, still := peers[node]; !still {
+			t.publisher.Remove(node)
+			delete(t.secretsDirs, node)
+		}
+	}
+	t.nodes = nodes
+}
+
+// views are the servers' views by name; nil for a server that exists but is unknown.
+func (t *Tables) views() map[string]*discovery.View {
+	views := map[string]*discovery.View{}
+	for _, o := range t.observations {
+		if !o.Expired {
+			views[o.Server.Name] = o.View
+		}
+	}
+	if t.unlistedCount() {
+		views[""] = nil
+	}
+	return views
+}
+
+// unlistedCount says whether leases tell of servers that are not listed, and has all tables compiled again when they
+// count no more.
+func (t *Tables) unlistedCount() bool {
+	u := &t.unlisted
+	more := u.leases - len(t.observations)
+	if more != u.servers {
+		if u.end != nil {
+			u.end.Stop()
+		}
+		if more > max(u.servers, 0) {
+			u.since = time.Now()
+			t.log.Warn("identity leases tell of kube-apiservers that are not listed", zap.Int("leases", u.leases), zap.Int("listed", len(t.observations)))
+		}
+		if more > 0 {
+			u.end = time.AfterFunc(time.Until(u.since.Add(t.hold)), func() {
+				t.mu.Lock()
+				defer t.mu.Unlock()
+				t.compileAll()
+			})
+		}
+		u.servers = more
+	}
+	return more > 0 && time.Since(u.since) < t.hold
+}
+
+func (t *Tables) peers() map[string]snapshot.Peer {
+	peers := map[string]snapshot.Peer{}
+	for _, o := range t.observations {
+		peers[o.Server.Name] = snapshot.Peer{Server: o.Server, Ready: o.Ready}
+	}
+	return peers
+}
+
+// compile publishes one node's table. Nobody knows what may be sent to a server that was never read: its Envoy keeps the
+// routes that it has, or its fallback chain.
+func (t *Tables) compile(node string, views map[string]*discovery.View, peers map[string]snapshot.Peer) {
+	if i := slices.IndexFunc(t.observations, func(o discovery.Observation) bool { return o.Server.Name == node }); i < 0 || t.observations[i].Read.IsZero() {
+		return
+	}
+	dir := t.secretsDirs[node]
+	if dir == "" {
+		dir = snapshot.DefaultSecretsDir
+	}
+	resources, err := snapshot.Compile(routing.Compile(node, views), peers, dir)
+	if err == nil {
+		err = t.publisher.Set(node, resources)
+	}
+	if err != nil {
+		t.log.Error("a node's table can't be published, its last one stays", zap.String("node", node), zap.Error(err))
+	}
+}
