@@ -100,7 +100,7 @@ func (l *Lab) Start(ctx context.Context) error {
 	if err := l.Etcd.WaitReady(ctx); err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	g, starting := errgroup.WithContext(ctx)
 	var first *Node
 	for _, n := range l.Nodes {
 		if n.later {
@@ -113,13 +113,13 @@ func (l *Lab) Start(ctx context.Context) error {
 			if err := n.Server.Start(); err != nil {
 				return err
 			}
-			return n.Server.WaitReady(ctx)
+			return n.Server.WaitReady(starting)
 		})
 	}
 	if err := g.Wait(); err != nil || first == nil {
 		return err
 	}
-	return l.applyRBAC(first)
+	return l.applyRBAC(ctx, first)
 }
 
 // Close ends everything, waits for the end, and removes the lab's files.

@@ -8,6 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"xds-server/deploy"
 )
 
 // The lab's users with static tokens: name, uid, groups.
@@ -43,9 +47,8 @@ func (l *Lab) Token(user string) Credential {
 // Admin is the credential of system:masters.
 func (l *Lab) Admin() Credential { return l.Token("admin") }
 
-// rbac is what kubeadm, the tests and xds-server need. xds-server reads the
-// cluster's servers and their leases, nothing more; discovery and health come
-// with system:authenticated.
+// rbac is what kubeadm and the tests need. What xds-server may is in
+// deploy/rbac.yaml, which the lab applies as it is.
 const rbac = `
 /clusterrolebindings/kubeadm:cluster-admins
 {"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"kubeadm:cluster-admins"}]}
@@ -55,21 +58,11 @@ const rbac = `
 {"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["get","list","watch"]}]}
 /clusterrolebindings/lab:readers
 {"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"lab:readers"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"lab:readers"}]}
-/namespaces/default/roles/xds-server
-{"rules":[{"apiGroups":["discovery.k8s.io"],"resources":["endpointslices"],"verbs":["get","list","watch"]}]}
-/namespaces/default/rolebindings/xds-server
-{"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"xds-server"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"system:xds-server"}]}
-/namespaces/kube-system/roles/xds-server
-{"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["get","list","watch"]}]}
-/namespaces/kube-system/rolebindings/xds-server
-{"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"xds-server"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"system:xds-server"}]}
 `
 
-func (l *Lab) applyRBAC(n *Node) error {
-	kinds := map[string]string{
-		"clusterroles": "ClusterRole", "clusterrolebindings": "ClusterRoleBinding",
-		"roles": "Role", "rolebindings": "RoleBinding",
-	}
+func (l *Lab) applyRBAC(ctx context.Context, n *Node) error {
+	const api = "/apis/rbac.authorization.k8s.io/v1"
+	kinds := map[string]string{"clusterroles": "ClusterRole", "clusterrolebindings": "ClusterRoleBinding"}
 	client := l.Client(l.Admin(), HTTP2)
 	lines := strings.Split(strings.TrimSpace(rbac), "\n")
 	for i := 0; i < len(lines); i += 2 {
@@ -77,8 +70,21 @@ func (l *Lab) applyRBAC(n *Node) error {
 		segments := strings.Split(path, "/")
 		kind, name := kinds[segments[len(segments)-2]], segments[len(segments)-1]
 		body := fmt.Sprintf(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":%q,"metadata":{"name":%q},`, kind, name) + object[1:]
-		if err := l.apply(context.Background(), client, n.DirectURL()+"/apis/rbac.authorization.k8s.io/v1"+path, body); err != nil {
+		if err := l.apply(ctx, client, n.DirectURL()+api+path, body); err != nil {
 			return fmt.Errorf("applying %s: %w", path, err)
+		}
+	}
+	for _, document := range strings.Split(deploy.RBAC, "\n---\n") {
+		var object struct {
+			Kind     string
+			Metadata struct{ Name, Namespace string }
+		}
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+			return fmt.Errorf("reading deploy/rbac.yaml: %w", err)
+		}
+		path := fmt.Sprintf("/namespaces/%s/%ss/%s", object.Metadata.Namespace, strings.ToLower(object.Kind), object.Metadata.Name)
+		if err := l.apply(ctx, client, n.DirectURL()+api+path, document); err != nil {
+			return fmt.Errorf("applying %s of deploy/rbac.yaml: %w", path, err)
 		}
 	}
 	return nil
