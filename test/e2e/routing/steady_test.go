@@ -74,7 +74,7 @@ func startSteady(s *suite.S, w world, things ...thing) *steady {
 			name := fmt.Sprintf("steady-%s-%d", o.node.Name, protocol)
 			url := o.node.FrontURL() + o.collection
 			client := s.Client(w.Lab, credential, protocol)
-			if a := s.Call(client, "POST", url, o.json(name), nil); a.Status != 201 {
+			if a := s.Call(client, "POST", url, o.json(name), nil); a.Status != 201 && a.Status != 409 {
 				s.Fatalf("creating %s at %s answered %d: %s", name, url, a.Status, a.Body)
 			}
 			s.Cleanup(func() {
