@@ -32,11 +32,7 @@ func Compile(node string, views map[string]*discovery.View) Table {
 	table.Default.Local = true
 
 	for key, servers := range servedBy {
-		want := all
-		if key.Subresource != "" {
-			want = servedBy[key.Parent()]
-		}
-		if servers.Cmp(want) != 0 {
+		if servers.Cmp(all) != 0 || servedBy[key.Parent()].Cmp(all) != 0 {
 			table.Entries = append(table.Entries, Entry{Key: key, Set: sets.of(servers)})
 		}
 	}

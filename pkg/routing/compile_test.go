@@ -83,9 +83,9 @@ func TestEveryKeyGoesToTheServersThatServeIt(t *testing.T) {
 			views: map[string]*discovery.View{"o": with(), "n": with("apps/v1/deployments/heat")},
 			want:  map[string]string{"apps": "n", "apps/v1": "n", "apps/v1/deployments/heat": "n"}, def: "local+n",
 		},
-		"a subresource follows its resource where they are served by the same servers": {
+		"a resource that differs comes with its subresources, so that others are known not to exist": {
 			views: map[string]*discovery.View{"o": with(), "n": with("apps/v1/gizmos", "apps/v1/gizmos/status")},
-			want:  map[string]string{"apps": "n", "apps/v1": "n", "apps/v1/gizmos": "n"}, def: "local+n",
+			want:  map[string]string{"apps": "n", "apps/v1": "n", "apps/v1/gizmos": "n", "apps/v1/gizmos/status": "n"}, def: "local+n",
 		},
 		"what the newer server removed stays local, without failing over to a 404": {
 			views: map[string]*discovery.View{"o": with("old.io/v1/relics"), "n": with()},

@@ -71,8 +71,8 @@ type Entry struct {
 	Set Set
 }
 
-// Table is one node's routes. Entries are sorted by key and hold only what differs from the default: an entry for a
-// subresource only where it differs from its resource's.
+// Table is one node's routes. Entries are sorted by key and hold only what differs from the default: the entry of a
+// resource comes with those of all its subresources, so that others are known not to exist.
 type Table struct {
 	// Node is the name of the node whose table this is.
 	Node string

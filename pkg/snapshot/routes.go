@@ -151,7 +151,7 @@ func unknownSubresource(otherwise *xdsmatcherv3.Matcher_OnMatch, set routing.Set
 	if err != nil {
 		return nil, err
 	}
-	any := &xdsmatcherv3.StringMatcher{MatchPattern: &xdsmatcherv3.StringMatcher_SafeRegex{SafeRegex: &xdsmatcherv3.RegexMatcher{
+	present := &xdsmatcherv3.StringMatcher{MatchPattern: &xdsmatcherv3.StringMatcher_SafeRegex{SafeRegex: &xdsmatcherv3.RegexMatcher{
 		Regex: ".+", EngineType: &xdsmatcherv3.RegexMatcher_GoogleRe2{GoogleRe2: &xdsmatcherv3.RegexMatcher_GoogleRE2{}},
 	}}}
 	return &xdsmatcherv3.Matcher_OnMatch{OnMatch: &xdsmatcherv3.Matcher_OnMatch_Matcher{Matcher: &xdsmatcherv3.Matcher{
@@ -160,7 +160,7 @@ func unknownSubresource(otherwise *xdsmatcherv3.Matcher_OnMatch, set routing.Set
 				Predicate: &xdsmatcherv3.Matcher_MatcherList_Predicate{MatchType: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_{
 					SinglePredicate: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate{
 						Input:   &xdscorev3.TypedExtensionConfig{Name: subresourceHeader, TypedConfig: input},
-						Matcher: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_ValueMatch{ValueMatch: any},
+						Matcher: &xdsmatcherv3.Matcher_MatcherList_Predicate_SinglePredicate_ValueMatch{ValueMatch: present},
 					},
 				}},
 				OnMatch: unguarded,
