@@ -46,6 +46,9 @@ func TestBothDirections(t *testing.T) {
 	suite.Scenario(t, "24", "an aggregated API that the old server can't reach is answered by the new one, until it can again", func(s *suite.S) {
 		aggregatedAtOne(s, w, x)
 	})
+	suite.Scenario(t, "23-requests", "requests reach the server with the headers that they were sent with, and none of Envoy's; if those are let through it is seen", func(s *suite.S) {
+		requestHeaders(s, w, x)
+	})
 }
 
 var cronJobs = row{
@@ -113,14 +116,14 @@ func local(s *suite.S, a *lab.Answer) {
 	}
 }
 
-const widgets = "/apis/e2e.example.com/v1/widgets"
+const gadgets = "/apis/e2e.example.com/v1/gadgets"
 
 func customResource(s *suite.S, w world) {
 	s.Helper()
 	client := s.Client(w.Lab, w.Token("alice"), lab.HTTP2)
 	s.Want(client, "POST", w.old.FrontURL()+"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"apiVersion":"apiextensions.k8s.io/v1",
-		"kind":"CustomResourceDefinition","metadata":{"name":"widgets.e2e.example.com"},"spec":{"group":"e2e.example.com","scope":"Cluster",
-		"names":{"plural":"widgets","kind":"Widget"},"versions":[{"name":"v1","served":true,"storage":true,
+		"kind":"CustomResourceDefinition","metadata":{"name":"gadgets.e2e.example.com"},"spec":{"group":"e2e.example.com","scope":"Cluster",
+		"names":{"plural":"gadgets","kind":"Gadget"},"versions":[{"name":"v1","served":true,"storage":true,
 		"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, 201, "")
 	freshness(s, w, w.old, "e2e.example.com", "Current")
 	freshness(s, w, w.updated, "e2e.example.com", "Current")
@@ -128,15 +131,15 @@ func customResource(s *suite.S, w world) {
 	for _, protocol := range []lab.Protocol{lab.HTTP1, lab.HTTP2} {
 		client := s.Client(w.Lab, w.Token("alice"), protocol)
 		for i, n := range []*plane.Node{w.old, w.updated} {
-			agent := fmt.Sprint("widgets at ", n.Name, " ", protocol)
+			agent := fmt.Sprint("gadgets at ", n.Name, " ", protocol)
 			for j := range 20 {
 				method, body := "GET", ""
 				if j == 0 {
-					method, body = "POST", `{"apiVersion":"e2e.example.com/v1","kind":"Widget","metadata":{"generateName":"w-"}}`
+					method, body = "POST", `{"apiVersion":"e2e.example.com/v1","kind":"Gadget","metadata":{"generateName":"w-"}}`
 				}
-				a := s.Call(client, method, n.FrontURL()+widgets, body, http.Header{"User-Agent": {agent}})
+				a := s.Call(client, method, n.FrontURL()+gadgets, body, http.Header{"User-Agent": {agent}})
 				if a.Status >= 300 {
-					s.Fatalf("%s of widgets at %s answered %d: %s", method, n.Name, a.Status, a.Body)
+					s.Fatalf("%s of gadgets at %s answered %d: %s", method, n.Name, a.Status, a.Body)
 				}
 				local(s, a)
 			}

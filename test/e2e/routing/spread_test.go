@@ -53,7 +53,7 @@ func TestThreeServersOfWhichTwoAreNew(t *testing.T) {
 		if n := stat(s, w.old, "cluster.peers/new1+new2/plain.upstream_cx_connect_fail"); n == 0 {
 			s.Error("no connection was refused: the test shows nothing")
 		}
-		restart(s, first.Envoy)
+		startAgain(s, first.Envoy)
 	})
 
 	suite.Scenario(t, "2-undelivered", "the same where the first peer's Envoy answers and its server is down; without Envoy's word for that, some requests fail", func(s *suite.S) {
@@ -74,7 +74,7 @@ func TestThreeServersOfWhichTwoAreNew(t *testing.T) {
 				s.Fatalf("taking the safeguard out: %v", err)
 			}
 			first.Envoy.Kill()
-			restart(s, first.Envoy)
+			startAgain(s, first.Envoy)
 			client, failed := s.Client(w.Lab, w.Token("alice"), lab.HTTP1), 0
 			for range 10 {
 				if a := s.Call(client, "GET", w.old.FrontURL()+migrations, "", nil); a.Status == 503 {
@@ -138,7 +138,7 @@ func frozen(s *suite.S, n *plane.Node, f func()) {
 	f()
 }
 
-func restart(s *suite.S, p *lab.Process) {
+func startAgain(s *suite.S, p *lab.Process) {
 	s.Helper()
 	if err := p.Start(); err != nil {
 		s.Fatal(err)
