@@ -171,7 +171,7 @@ func tryAll[R any](requests map[string]R, one func(R) ([]verdict, error)) map[st
 	answers := map[string][]verdict{}
 	var mu sync.Mutex
 	var g errgroup.Group
-	g.SetLimit(40)
+	g.SetLimit(16)
 	for name, request := range requests {
 		g.Go(func() error {
 			got, err := one(request)

@@ -207,7 +207,7 @@ func answerHTTP2(framer *http2.Framer) (verdict, error) {
 				return verdict{}, fmt.Errorf("stream reset: %v", f.ErrCode)
 			}
 		case *http2.GoAwayFrame:
-			if status == 0 { // the connection itself ends a second later
+			if f.ErrCode != http2.ErrCodeNo {
 				return verdict{}, fmt.Errorf("connection ended: %v", f.ErrCode)
 			}
 		}
