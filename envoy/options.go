@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -48,6 +50,9 @@ type Options struct {
 	FrontProxyCertFile, FrontProxyKeyFile string
 	// FrontProxyCAFile verifies the front-proxy certificates of other nodes' Envoys.
 	FrontProxyCAFile string
+	// UsernameHeaders, GroupHeaders, UIDHeaders and ExtraHeadersPrefixes are what the apiserver takes an identity from, as
+	// its --requestheader-* flags have it. A client's own are removed; the front itself writes X-Remote-*.
+	UsernameHeaders, GroupHeaders, UIDHeaders, ExtraHeadersPrefixes []string
 	// AllowedNames are the names that a front-proxy certificate may have, as --requestheader-allowed-names.
 	AllowedNames []string
 	// XDSServerNames are the names that an xds-server's own client certificate may have.
@@ -68,8 +73,14 @@ func Defaults() Options {
 		FrontProxyCertFile: "/etc/kubernetes/pki/front-proxy-client.crt",
 		FrontProxyKeyFile:  "/etc/kubernetes/pki/front-proxy-client.key",
 		FrontProxyCAFile:   "/etc/kubernetes/pki/front-proxy-ca.crt",
-		AllowedNames:       []string{"front-proxy-client"},
-		XDSServerNames:     []string{"system:xds-server"},
+		UsernameHeaders:    []string{"X-Remote-User"},
+		GroupHeaders:       []string{"X-Remote-Group"},
+		UIDHeaders:         []string{"X-Remote-Uid"},
+
+		ExtraHeadersPrefixes: []string{"X-Remote-Extra-"},
+
+		AllowedNames:   []string{"front-proxy-client"},
+		XDSServerNames: []string{"system:xds-server"},
 	}
 }
 
@@ -161,6 +172,16 @@ func (o Options) Validate() error {
 			bad(flag, path, "is not an absolute path")
 		}
 	}
+	for _, h := range o.requestHeaders() {
+		if !slices.ContainsFunc(h.names, func(n string) bool { return strings.EqualFold(n, h.ours) }) {
+			bad(h.flag, strings.Join(h.names, ","), "must have "+h.ours+", which the front writes; the apiserver's flag too")
+		}
+		for _, n := range h.names {
+			if !httpguts.ValidHeaderFieldName(n) {
+				bad(h.flag, n, "is no name of a header")
+			}
+		}
+	}
 	if len(o.AllowedNames) == 0 {
 		bad("requestheader-allowed-names", "", "is required: without it any certificate of the front-proxy CA could act as any user")
 	}
@@ -168,6 +189,21 @@ func (o Options) Validate() error {
 		bad("xds-server-names", "", "is required: the name in xds-server's own client certificate")
 	}
 	return errors.Join(errs...)
+}
+
+// requestHeaders is what the apiserver takes an identity from, and which of it the front writes.
+func (o Options) requestHeaders() []requestHeader {
+	return []requestHeader{
+		{"requestheader-username-headers", "X-Remote-User", o.UsernameHeaders},
+		{"requestheader-group-headers", "X-Remote-Group", o.GroupHeaders},
+		{"requestheader-uid-headers", "X-Remote-Uid", o.UIDHeaders},
+		{"requestheader-extra-headers-prefix", "X-Remote-Extra-", o.ExtraHeadersPrefixes},
+	}
+}
+
+type requestHeader struct {
+	flag, ours string
+	names      []string
 }
 
 // paths is every file and directory by the flag that names it.

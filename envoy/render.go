@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -17,9 +18,25 @@ import (
 //go:embed templates/*.tmpl
 var files embed.FS
 
-// Headers that only Envoy itself may set, besides everything that begins with X-Remote-: a client's copy is removed
-// before anything reads it.
-var strippedHeaders = []string{"x-id-state", "x-gvr", "x-subresource", "x-kubernetes-peer-proxied", "x-peer-undelivered"}
+// internalHeaders are those that only Envoy itself may set, besides the headers of an identity.
+var internalHeaders = []string{"x-id-state", "x-gvr", "x-subresource", "x-kubernetes-peer-proxied", "x-peer-undelivered"}
+
+// stripped is every header, and every prefix of one, of which a client's own copies are removed before anything reads
+// them. Names that begin with a prefix need no entry of their own.
+func stripped(o Options) (headers, prefixes []string) {
+	prefixes = []string{"x-remote-"}
+	for _, p := range o.ExtraHeadersPrefixes {
+		prefixes = append(prefixes, strings.ToLower(p))
+	}
+	headers = slices.Clone(internalHeaders)
+	for _, h := range slices.Concat(o.UsernameHeaders, o.GroupHeaders, o.UIDHeaders) {
+		headers = append(headers, strings.ToLower(h))
+	}
+	covered := func(name string) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return p != name && strings.HasPrefix(name, p) })
+	}
+	return slices.DeleteFunc(headers, covered), slices.DeleteFunc(slices.Clone(prefixes), covered)
+}
 
 // RemovedHeaders are kept off the wire to an apiserver: internal ones, and those that Envoy adds for other Envoys.
 var RemovedHeaders = []string{"x-id-state", "x-gvr", "x-subresource", "x-envoy-internal", "x-envoy-external-address"}
@@ -90,8 +107,8 @@ type (
 	chain struct {
 		Options
 		// Chain is routed, fallback, views (the peer listener's, for xds-servers) or peer (for Envoys).
-		Chain                           string
-		StrippedHeaders, RemovedHeaders []string
+		Chain                                             string
+		StrippedHeaders, StrippedPrefixes, RemovedHeaders []string
 	}
 	variant struct {
 		Options
@@ -125,7 +142,8 @@ func (r *renderer) funcs() template.FuncMap {
 			return r.include("sds", map[string]string{"Path": filepath.Join(o.SecretsDir, SecretFile(name))})
 		},
 		"chain": func(o Options, name string) chain {
-			return chain{Options: o, Chain: name, StrippedHeaders: strippedHeaders, RemovedHeaders: RemovedHeaders}
+			headers, prefixes := stripped(o)
+			return chain{Options: o, Chain: name, StrippedHeaders: headers, StrippedPrefixes: prefixes, RemovedHeaders: RemovedHeaders}
 		},
 		"variant":  func(o Options, v string) variant { return variant{Options: o, Variant: v} },
 		"tls":      func(o Options, ca string) tlsOf { return tlsOf{Options: o, CA: ca} },

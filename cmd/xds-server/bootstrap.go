@@ -54,6 +54,10 @@ rights to read the files that it checks.`,
 	f.StringVar(&o.FrontProxyCertFile, "proxy-client-cert-file", o.FrontProxyCertFile, "front-proxy certificate, as kube-apiserver's flag")
 	f.StringVar(&o.FrontProxyKeyFile, "proxy-client-key-file", o.FrontProxyKeyFile, "key of --proxy-client-cert-file")
 	f.StringVar(&o.FrontProxyCAFile, "requestheader-client-ca-file", o.FrontProxyCAFile, "CA of front-proxy certificates, as kube-apiserver's flag")
+	f.StringSliceVar(&o.UsernameHeaders, "requestheader-username-headers", o.UsernameHeaders, "headers that the apiserver takes a user's name from, as its flag; a client's own are removed")
+	f.StringSliceVar(&o.GroupHeaders, "requestheader-group-headers", o.GroupHeaders, "the same for groups")
+	f.StringSliceVar(&o.UIDHeaders, "requestheader-uid-headers", o.UIDHeaders, "the same for UIDs")
+	f.StringSliceVar(&o.ExtraHeadersPrefixes, "requestheader-extra-headers-prefix", o.ExtraHeadersPrefixes, "the same for extras, by prefix")
 	f.StringSliceVar(&o.AllowedNames, "requestheader-allowed-names", o.AllowedNames, "names that a peer's front-proxy certificate may have, as kube-apiserver's flag")
 	f.StringSliceVar(&o.XDSServerNames, "xds-server-names", o.XDSServerNames, "names that an xds-server's own client certificate may have")
 	return cmd

@@ -28,7 +28,10 @@ do
     end
     local key = document(path)
     if key then return key end
-    if byte(path, #path) == 47 then path = match(path, "^(.-)/+$") end
+    -- Trailing slashes go one by one: a pattern would take quadratic time over a path of slashes.
+    local last = #path
+    while last > 0 and byte(path, last) == 47 do last = last - 1 end
+    path = sub(path, 1, last)
 
     local group, version, pos = match(path, "^/apis/([%l%d%.%-]+)/([%l%d%-]+)()")
     if not group then
@@ -62,7 +65,8 @@ do
     end
     if not plain(resource) then return nil end
     if proxied or subresource == "" then subresource = nil end
-    if subresource and not plain(subresource) then return nil end
+    -- Aggregated APIs have subresources of any name (metrics): those are served where their resource is.
+    if subresource and not plain(subresource) then subresource = nil end
     return gv .. "/" .. resource, subresource
   end
 end

@@ -21,22 +21,24 @@ do
   end
   forget()
 
-  -- The roots in the CA file, looked at again while it may have changed. One that cannot be read whole (being
-  -- overwritten, say) changes nothing; without any, this raises and the request fails closed.
-  local function roots(t)
+  -- The roots in the CA file, looked at again while it may have changed. A file that is not whole (being overwritten,
+  -- say) changes nothing; a root that Go or this parser would not read is left out, and said. Without any root this
+  -- raises, and the request fails closed.
+  local function roots(h, t)
     if t - ca.checked >= CA_AGE or t < ca.checked then
       ca.checked = t
       local f = io.open(CONFIG.ca_file, "rb")
       local text = f and f:read("*a")
       if f then f:close() end
       if text and text ~= ca.text then
-        local list = {}
-        for _, raw in ipairs(pem.certificates(text) or {}) do
+        local list, blocks, broken = {}, pem.certificates(text)
+        for n, raw in ipairs(blocks) do
           local c = x509.parse(raw)
-          if not c then list = {} break end
-          list[#list + 1] = c
+          if c then list[#list + 1] = c
+          else h:logErr(CONFIG.ca_file .. ": certificate " .. n .. " can't be parsed, so nobody that it has signed is let in") end
         end
-        if #list > 0 then
+        if broken > 0 then h:logErr(CONFIG.ca_file .. ": " .. broken .. " certificates are not whole, the last good ones stay") end
+        if #list > 0 and broken == 0 then
           ca.text, ca.roots = text, list
           forget()
         end
@@ -64,7 +66,9 @@ do
   end
 
   local function judge(h, ssl, chain, validated, t)
-    local list = #chain <= MAX_CHAIN and pem.certificates(pem.unescape(chain)) or {}
+    local list, broken = {}, 0
+    if #chain <= MAX_CHAIN then list, broken = pem.certificates(pem.unescape(chain)) end
+    if broken > 0 then list = {} end
     if #chain > MAX_CHAIN then return { deny = "the client certificate chain is too large" } end
     if #list == 0 or sub(chain, 1, #ssl:urlEncodedPemEncodedPeerCertificate()) ~= ssl:urlEncodedPemEncodedPeerCertificate() then
       return { deny = "the client certificate cannot be read" }
@@ -78,7 +82,7 @@ do
     local leaf = presented[1]
     if not leaf.key or not leaf.key.usable then return { deny = "unsupported key in the client certificate" } end
 
-    local trusted = roots(t)
+    local trusted = roots(h, t)
     -- Envoy hands out one key per request: a second import gives the first key again (1.40). So the key is proven to be
     -- the root's by the root's own signature on itself, and no other root is asked.
     local root, key
@@ -114,7 +118,7 @@ do
     local ssl = h:streamInfo():downstreamSslConnection()
     if ssl == nil or not ssl:peerCertificatePresented() then return nil end
     local validated, chain, t = ssl:peerCertificateValidated(), ssl:urlEncodedPemEncodedPeerCertificateChain(), now()
-    roots(t)
+    roots(h, t)
     local out = cache[validated][chain]
     if out and (not out.from or (t >= out.from and t < out.to)) then return out end
     out = judge(h, ssl, chain, validated, t)

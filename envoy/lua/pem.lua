@@ -6,7 +6,7 @@ do
   for i = 1, 64 do value[byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", i)] = i - 1 end
 
   local function decode(s)
-    s = s:gsub("[\r\n]", "")
+    s = s:gsub("[ \t\r\n]", "")
     if #s % 4 ~= 0 or s:find("[^%w+/=]") or s:find("=[^=]") or s:find("===") then return nil end
     local out = {}
     for i = 1, #s, 4 do
@@ -20,15 +20,14 @@ do
     return table.concat(out)
   end
 
-  -- The DER of every CERTIFICATE block, or nil if one of them is not base64.
+  -- The DER of every CERTIFICATE block; the second result says how many blocks are not whole, or not base64.
   function pem.certificates(text)
-    local out = {}
-    for body in text:gmatch("%-%-%-%-%-BEGIN CERTIFICATE%-%-%-%-%-\r?\n(.-)%-%-%-%-%-END CERTIFICATE%-%-%-%-%-") do
+    local out, _, begun = {}, text:gsub("%-%-%-%-%-BEGIN CERTIFICATE%-%-%-%-%-", "")
+    for body in text:gmatch("%-%-%-%-%-BEGIN CERTIFICATE%-%-%-%-%-[ \t]*\r?\n(.-)%-%-%-%-%-END CERTIFICATE%-%-%-%-%-") do
       local der = decode(body)
-      if not der then return nil end
-      out[#out + 1] = der
+      if der then out[#out + 1] = der end
     end
-    return out
+    return out, begun - #out
   end
 
   function pem.unescape(s)

@@ -231,6 +231,9 @@ func CheckNodeName(name string) error {
 	if a, err := netip.ParseAddr(name); err == nil && a.Zone() == "" {
 		return nil
 	}
+	if name == "local" {
+		return errors.New("\"local\" is no node name: it is what each node's own server is called in its routes")
+	}
 	if errs := validation.IsDNS1123Subdomain(name); len(errs) > 0 {
 		return fmt.Errorf("%q is no node name: it must be a DNS name in lower case (a-z, 0-9, '-', '.') or an IP address", name)
 	}

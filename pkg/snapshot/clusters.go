@@ -171,7 +171,11 @@ func protocolOptions() (map[string]*anypb.Any, error) {
 		return nil, err
 	}
 	options, err := packed(&upstreamhttpv3.HttpProtocolOptions{
-		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(time.Minute)},
+		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{
+			IdleTimeout: durationpb.New(time.Minute),
+			// An apiserver writes a Warning header for every unknown field of an object.
+			MaxHeadersCount: wrapperspb.UInt32(1000), MaxResponseHeadersKb: wrapperspb.UInt32(1024),
+		},
 		UpstreamProtocolOptions: &upstreamhttpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
 			UseDownstreamProtocolConfig: &upstreamhttpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
 				HttpProtocolOptions: &corev3.Http1ProtocolOptions{},

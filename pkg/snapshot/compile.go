@@ -42,7 +42,7 @@ func Compile(table routing.Table, known map[string]Peer, secretsDir string) (Res
 			return Resources{}, fmt.Errorf("compiling node %q: %w", table.Node, err)
 		}
 	}
-	routes, err := routeConfiguration(table)
+	routes, err := routeConfiguration(table, known)
 	if err != nil {
 		return Resources{}, fmt.Errorf("compiling node %q: %w", table.Node, err)
 	}

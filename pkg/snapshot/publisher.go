@@ -43,7 +43,7 @@ type Publisher struct {
 	requests map[any]*stream
 	// refused are the versions of Envoys that are too old, by node.
 	refused map[string]string
-	onNode   func(string, *structpb.Struct)
+	onNode  func(string, *structpb.Struct)
 }
 
 // node is what is known of one node.id.

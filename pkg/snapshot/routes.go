@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"slices"
 	"time"
 
 	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
@@ -42,10 +43,10 @@ const (
 // routeConfiguration is the front's routes: nested exact maps, so that a request costs three look-ups whatever the
 // table's size. First how the identity was evaluated (missing: 500, so that a failed filter lets nobody through), then
 // the group, version and resource, then, where only that differs, the subresource.
-func routeConfiguration(table routing.Table) (*routev3.RouteConfiguration, error) {
+func routeConfiguration(table routing.Table, known map[string]Peer) (*routev3.RouteConfiguration, error) {
 	states := map[string]*xdsmatcherv3.Matcher_OnMatch{}
 	for _, v := range variants {
-		m, err := byResource(table, v)
+		m, err := byResource(table, known, v)
 		if err != nil {
 			return nil, err
 		}
@@ -59,14 +60,15 @@ func routeConfiguration(table routing.Table) (*routev3.RouteConfiguration, error
 	if err != nil {
 		return nil, err
 	}
-	retry, err := retryPolicy()
+	retry, err := retryPolicy(false)
 	if err != nil {
 		return nil, err
 	}
 	return &routev3.RouteConfiguration{
-		Name:                    RouteName,
-		RequestHeadersToRemove:  envoy.RemovedHeaders,
-		ResponseHeadersToRemove: []string{undeliveredHeader},
+		Name:                   RouteName,
+		RequestHeadersToRemove: envoy.RemovedHeaders,
+		// Removed before it is added: what a backend says of the hop is not so.
+		ResponseHeadersToRemove: []string{ProxiedHeader, undeliveredHeader},
 		ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
 			Header:       &corev3.HeaderValue{Key: ProxiedHeader, Value: "%UPSTREAM_METADATA(" + metadataKey + ":peer)%"},
 			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
@@ -79,8 +81,11 @@ func routeConfiguration(table routing.Table) (*routev3.RouteConfiguration, error
 }
 
 // byResource is the table of one variant.
-func byResource(table routing.Table, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
-	otherwise, err := action(table.Default, variant, guardOf(table, table.Default))
+func byResource(table routing.Table, known map[string]Peer, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
+	action := func(set routing.Set, guard string) (*xdsmatcherv3.Matcher_OnMatch, error) {
+		return action(set, variant, guard, throughListeners(set, known))
+	}
+	otherwise, err := action(table.Default, guardOf(table, table.Default))
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +96,7 @@ func byResource(table routing.Table, variant string) (*xdsmatcherv3.Matcher_OnMa
 			resources[e.Key] = e.Set
 			continue
 		}
-		a, err := action(e.Set, variant, guardOf(table, e.Set))
+		a, err := action(e.Set, guardOf(table, e.Set))
 		if err != nil {
 			return nil, err
 		}
@@ -106,12 +111,16 @@ func byResource(table routing.Table, variant string) (*xdsmatcherv3.Matcher_OnMa
 	}
 	paths := map[string]*xdsmatcherv3.Matcher_OnMatch{}
 	for key, set := range resources {
-		a, err := action(set, variant, guardOf(table, set))
+		a, err := action(set, guardOf(table, set))
 		if err != nil {
 			return nil, err
 		}
 		if key.Resource != "" && guardOf(table, set) == peerGuard && table.Complete {
-			if a, err = unknownSubresource(a, set, variant); err != nil {
+			unguarded, err := action(set, "")
+			if err != nil {
+				return nil, err
+			}
+			if a, err = unknownSubresource(a, unguarded); err != nil {
 				return nil, err
 			}
 		}
@@ -142,12 +151,8 @@ func guardOf(table routing.Table, set routing.Set) string {
 
 // unknownSubresource sends requests for a subresource that is in no view to the same peers, and takes their word for it
 // that it does not exist, which is confirmed.
-func unknownSubresource(otherwise *xdsmatcherv3.Matcher_OnMatch, set routing.Set, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
+func unknownSubresource(otherwise, unguarded *xdsmatcherv3.Matcher_OnMatch) (*xdsmatcherv3.Matcher_OnMatch, error) {
 	input, err := packed(&matcherv3.HttpRequestHeaderMatchInput{HeaderName: subresourceHeader})
-	if err != nil {
-		return nil, err
-	}
-	unguarded, err := action(set, variant, "")
 	if err != nil {
 		return nil, err
 	}
@@ -187,8 +192,21 @@ func exactMap(header string, values map[string]*xdsmatcherv3.Matcher_OnMatch, ot
 	}}}, nil
 }
 
+// throughListeners says whether every server of a set is reached through its Envoy's peer listener. Only such a listener
+// may say that a request was not delivered: an apiserver passes on whatever headers its backends make up.
+func throughListeners(set routing.Set, known map[string]Peer) bool {
+	return !set.Local && !slices.ContainsFunc(set.Peers, func(name string) bool { return known[name].Direct })
+}
+
 // action sends to a set, without any time limit: watches, logs and exec live as long as they like.
-func action(set routing.Set, variant, guard string) (*xdsmatcherv3.Matcher_OnMatch, error) {
+func action(set routing.Set, variant, guard string, listeners bool) (*xdsmatcherv3.Matcher_OnMatch, error) {
+	var retry *routev3.RetryPolicy // the virtual host's
+	if listeners {
+		var err error
+		if retry, err = retryPolicy(true); err != nil {
+			return nil, err
+		}
+	}
 	var perFilter map[string]*anypb.Any
 	if guard != "" {
 		config, err := packed(&luav3.LuaPerRoute{Override: &luav3.LuaPerRoute_Name{Name: guard}})
@@ -204,6 +222,7 @@ func action(set routing.Set, variant, guard string) (*xdsmatcherv3.Matcher_OnMat
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: clusterOf(set, variant)},
 			Timeout:          durationpb.New(0), IdleTimeout: durationpb.New(0),
+			RetryPolicy: retry,
 		}},
 	})
 }
@@ -233,8 +252,9 @@ func onMatch(r proto.Message) (*xdsmatcherv3.Matcher_OnMatch, error) {
 	}}, nil
 }
 
-// retryPolicy repeats only what was not delivered: the next server of the set, then the next priority.
-func retryPolicy() (*routev3.RetryPolicy, error) {
+// retryPolicy repeats only what was not delivered: the next server of the set, then the next priority. Where listeners
+// is true, a peer listener's word that it was not counts too.
+func retryPolicy(listeners bool) (*routev3.RetryPolicy, error) {
 	hosts, err := packed(&previoushostsv3.PreviousHostsPredicate{})
 	if err != nil {
 		return nil, err
@@ -243,15 +263,12 @@ func retryPolicy() (*routev3.RetryPolicy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &routev3.RetryPolicy{
-		RetryOn:    "connect-failure,refused-stream,reset-before-request,retriable-headers",
+	p := &routev3.RetryPolicy{
+		RetryOn:    "connect-failure,refused-stream,reset-before-request",
 		NumRetries: wrapperspb.UInt32(3),
 		RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
 			BaseInterval: durationpb.New(25 * time.Millisecond), MaxInterval: durationpb.New(250 * time.Millisecond),
 		},
-		RetriableHeaders: []*routev3.HeaderMatcher{{
-			Name: undeliveredHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
-		}},
 		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
 			Name:       "envoy.retry_host_predicates.previous_hosts",
 			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: hosts},
@@ -261,5 +278,12 @@ func retryPolicy() (*routev3.RetryPolicy, error) {
 			Name:       "envoy.retry_priorities.previous_priorities",
 			ConfigType: &routev3.RetryPolicy_RetryPriority_TypedConfig{TypedConfig: priorities},
 		},
-	}, nil
+	}
+	if listeners {
+		p.RetryOn += ",retriable-headers"
+		p.RetriableHeaders = []*routev3.HeaderMatcher{{
+			Name: undeliveredHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
+		}}
+	}
+	return p, nil
 }
