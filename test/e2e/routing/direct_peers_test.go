@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -15,7 +16,7 @@ func TestPeersReachedAtTheirApiserversOwnPort(t *testing.T) {
 		{Name: "old", Version: lab.Kube136}, {Name: "new", Version: lab.Kube137}, {Name: "open", Version: lab.Kube136},
 	}}, plane.Options{Direct: true, Edit: func(bootstrap string) string {
 		if strings.Contains(bootstrap, `id: "open"`) {
-			return strings.ReplaceAll(bootstrap, "{prefix: x-remote-, ignore_case: true}", "{prefix: x-not-remote-, ignore_case: true}")
+			return regexp.MustCompile(`prefix: "?x-remote-"?,`).ReplaceAllString(bootstrap, "prefix: x-not-remote-,")
 		}
 		return bootstrap + "# as it is\n"
 	}})
