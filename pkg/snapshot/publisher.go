@@ -15,9 +15,6 @@ import (
 // grace is how long a phase waits for an Envoy that neither accepts nor rejects what it was sent.
 const grace = 5 * time.Second
 
-// aloneFor is how long an Envoy that asks for its runtime has to ask for more, if it is not starting.
-const aloneFor = 50 * time.Millisecond
-
 // Publisher gives every node's Envoys their resources, each stream in the order make, switch, break:
 //
 //  1. clusters and endpoints are added, nothing is taken away, routes stay as they are;

@@ -97,7 +97,6 @@ func (c *callbacks) closed(key streamKey) {
 		s.timer.Stop()
 		s.timer = nil
 	}
-	s.notAlone()
 	delete(p.requests, s.request)
 	if s.node == nil {
 		return
@@ -216,9 +215,6 @@ func (p *Publisher) subscribe(s *stream, k kind, m message) {
 	st := &s.types[k]
 	st.subscribed, st.nonces, st.held, st.again = true, map[string]*answer{}, map[string]string{}, map[string]bool{}
 	maps.Copy(st.held, m.had)
-	if k != runtimes {
-		s.notAlone()
-	}
 	switch k {
 	case clusters:
 		p.begin(s) // patience starts when there is something to be patient about
@@ -228,9 +224,6 @@ func (p *Publisher) subscribe(s *stream, k kind, m message) {
 		version := st.held[RuntimeName]
 		s.ready = s.ready || version != "" && version != readyOff[RuntimeName].version ||
 			m.hadVersion != "" && m.hadVersion != setVersion(readyOff)
-		if !s.ready && !s.types[clusters].subscribed && !s.types[routes].subscribed {
-			p.await(s)
-		}
 	}
 	s.node.ready = s.node.ready || s.ready
 }

@@ -38,10 +38,6 @@ type stream struct {
 	request any
 	// ready says that this Envoy has routes, so that it may send its connections to the chain that needs them.
 	ready bool
-	// starting says that this Envoy waits for its runtime before it asks for anything else, alone is the time until it
-	// is taken to.
-	starting bool
-	alone    *time.Timer
 
 	phase phase
 	// timer ends the phase's patience; expired is set when it did.
@@ -97,31 +93,6 @@ type answer struct {
 
 // begin starts the order of things anew.
 func (p *Publisher) begin(s *stream) { p.enter(s, adding) }
-
-// await finds out whether an Envoy is starting. One that is not, and comes without saying what it has since it comes from
-// another xds-server, asks for everything at once.
-func (p *Publisher) await(s *stream) {
-	if s.typeURL != "" {
-		s.starting = true
-		return
-	}
-	s.alone = time.AfterFunc(aloneFor, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if s.alone != nil { // else it asked for more, or is gone
-			s.alone, s.starting = nil, true
-			p.flush(s)
-		}
-	})
-}
-
-// notAlone is called when the stream asks for more than its runtime, or ends.
-func (s *stream) notAlone() {
-	if s.alone != nil {
-		s.alone.Stop()
-		s.alone = nil
-	}
-}
 
 func (p *Publisher) enter(s *stream, ph phase) {
 	if s.timer != nil {
@@ -269,10 +240,8 @@ func (s *stream) synced(t *table) bool {
 // wanted is what the stream should have of a kind.
 func (s *stream) wanted(k kind, t *table) map[string]*resource {
 	switch {
-	case k == runtimes && !s.ready && s.starting:
-		return readyOff
 	case k == runtimes && !s.ready:
-		return nil // it may be ready from elsewhere, and is not told otherwise
+		return readyOff
 	case k == endpoints:
 		return s.wantedEndpoints(t)
 	default:

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -114,8 +113,6 @@ type envoy struct {
 	late  map[string]bool
 	owed  []*discoveryv3.DeltaDiscoveryRequest
 	inbox chan *discoveryv3.DeltaDiscoveryResponse
-	// elsewhere is set if it comes from an xds-server of another name: then it does not say what it has.
-	elsewhere bool
 }
 
 var short = map[string]string{
@@ -157,11 +154,6 @@ func (e *envoy) connect(l *bench) {
 		TypeUrl: resource.RuntimeType, ResourceNamesSubscribe: []string{snapshot.RuntimeName},
 		InitialResourceVersions: e.versions(resource.RuntimeType),
 	})
-	if len(e.has[resource.RouteType]) == 0 {
-		// An Envoy that starts waits for its runtime, for 0.3 s at most.
-		time.Sleep(300 * time.Millisecond)
-		e.live()
-	}
 	e.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.ClusterType, InitialResourceVersions: e.versions(resource.ClusterType)})
 	if names := slices.Sorted(maps.Keys(e.has[resource.ClusterType])); len(names) > 0 {
 		e.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.EndpointType, ResourceNamesSubscribe: names,
@@ -181,9 +173,6 @@ func (e *envoy) send(req *discoveryv3.DeltaDiscoveryRequest) {
 
 func (e *envoy) versions(typeURL string) map[string]string {
 	out := map[string]string{}
-	if e.elsewhere {
-		return out
-	}
 	for name, r := range e.has[typeURL] {
 		out[name] = r.GetVersion()
 	}
@@ -211,7 +200,7 @@ func (e *envoy) take(resp *discoveryv3.DeltaDiscoveryResponse) {
 	e.t.Helper()
 	typeURL := resp.GetTypeUrl()
 	line := short[typeURL]
-	reason, ready := "", e.ready()
+	reason := ""
 	for _, r := range resp.GetResources() {
 		line += " +" + r.GetName()
 		reason += e.refuses[r.GetName()+"@"+r.GetVersion()] + e.refuses[r.GetName()]
@@ -251,9 +240,6 @@ func (e *envoy) take(resp *discoveryv3.DeltaDiscoveryResponse) {
 		}
 	}
 	e.check(line)
-	if ready == 100 && e.ready() != 100 {
-		e.t.Errorf("after %q this Envoy is no longer ready", line)
-	}
 	requests = append(requests, ack)
 	if e.late[line] {
 		e.owed = append(e.owed, requests...)

@@ -387,37 +387,3 @@ func TestAnEnvoyThatGotItsRoutesJustBeforeARestartBecomesReadyAfterIt(t *testing
 		again.stop()
 	})
 }
-
-func TestAnEnvoyThatComesFromAnotherNodesServerStaysReady(t *testing.T) {
-	onBench(t, func(l *bench) {
-		l.set("a", table("b"))
-		e := newEnvoy(t, "a")
-		e.connect(l)
-		e.cancel()
-		e.said = nil
-
-		// To another xds-server Envoy does not say which versions it has.
-		another := newBench(t)
-		another.set("a", table("b"))
-		e.elsewhere = true
-		e.connect(another)
-		e.told("clusters +b", "endpoints +b", "routes +front", "runtime +peer_routing")
-		e.cancel()
-		another.stop()
-	})
-}
-
-func TestAnEnvoyThatStartedBeforeItHadATableIsReadyOnlyWithItsRoutes(t *testing.T) {
-	onBench(t, func(l *bench) {
-		e := newEnvoy(t, "a")
-		e.connect(l)
-		e.told()
-		l.set("a", table("b"))
-		// First that it is not ready, at last that it is.
-		e.told("clusters +b", "runtime +peer_routing", "endpoints +b", "routes +front", "runtime +peer_routing")
-		if e.ready() != 100 {
-			t.Errorf("ready is %v", e.ready())
-		}
-		e.cancel()
-	})
-}
