@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"xds-server/pkg/discovery"
+	"xds-server/pkg/peers"
 	"xds-server/pkg/routing"
 	"xds-server/pkg/snapshot"
 )
@@ -66,9 +67,12 @@ func (t *Tables) Connected(node string, metadata *structpb.Struct) {
 	dir := metadata.GetFields()["secrets_dir"].GetStringValue()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	known := t.complete() != nil || slices.ContainsFunc(t.observations, func(o discovery.Observation) bool { return o.Server.Name == node })
-	if !known {
+	// Its server may be listed later, so what it says is kept; but not without end.
+	known := slices.ContainsFunc(t.observations, func(o discovery.Observation) bool { return o.Server.Name == node })
+	if !known && t.complete() == nil {
 		t.log.Warn("an Envoy is of a node that is not among the servers, so it gets no routes", zap.String("node", node))
+	}
+	if !known && len(t.secretsDirs) >= 2*peers.MaxServers {
 		return
 	}
 	// A client that does not say, such as grpcurl, changes nothing.
@@ -89,14 +93,14 @@ func (t *Tables) compileAll() {
 	if t.complete() != nil {
 		return
 	}
-	views, peers := t.views(), t.peers()
+	views, known := t.views(), t.peers()
 	var nodes []string
 	for _, o := range t.observations {
-		t.compile(o.Server.Name, views, peers)
+		t.compile(o.Server.Name, views, known)
 		nodes = append(nodes, o.Server.Name)
 	}
 	for _, node := range t.nodes {
-		if _, still := peers[node]; !still {
+		if _, still := known[node]; !still {
 			t.publisher.Remove(node)
 			delete(t.secretsDirs, node)
 		}
@@ -144,16 +148,16 @@ func (t *Tables) unlistedCount() bool {
 }
 
 func (t *Tables) peers() map[string]snapshot.Peer {
-	peers := map[string]snapshot.Peer{}
+	out := map[string]snapshot.Peer{}
 	for _, o := range t.observations {
-		peers[o.Server.Name] = snapshot.Peer{Server: o.Server, Ready: o.Ready}
+		out[o.Server.Name] = snapshot.Peer{Server: o.Server, Ready: o.Ready}
 	}
-	return peers
+	return out
 }
 
 // compile publishes one node's table. Nobody knows what may be sent to a server that was never read: its Envoy keeps the
 // routes that it has, or its fallback chain.
-func (t *Tables) compile(node string, views map[string]*discovery.View, peers map[string]snapshot.Peer) {
+func (t *Tables) compile(node string, views map[string]*discovery.View, known map[string]snapshot.Peer) {
 	if i := slices.IndexFunc(t.observations, func(o discovery.Observation) bool { return o.Server.Name == node }); i < 0 || t.observations[i].Read.IsZero() {
 		return
 	}
@@ -161,7 +165,7 @@ func (t *Tables) compile(node string, views map[string]*discovery.View, peers ma
 	if dir == "" {
 		dir = snapshot.DefaultSecretsDir
 	}
-	resources, err := snapshot.Compile(routing.Compile(node, views), peers, dir)
+	resources, err := snapshot.Compile(routing.Compile(node, views), known, dir)
 	if err == nil {
 		err = t.publisher.Set(node, resources)
 	}

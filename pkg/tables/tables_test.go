@@ -168,9 +168,14 @@ func TestALeaseIsEvidenceOfAServer(t *testing.T) {
 
 func TestCertificatesAreNamedByWhatTheNodesEnvoySaid(t *testing.T) {
 	tt, p := newTestTables(tried)
+	early, err := structpb.NewStruct(map[string]any{"secrets_dir": "/srv/early"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tt.Connected("b", early) // before its server is listed
 	tt.Observe([]discovery.Observation{observed("a", "x.io"), observed("b", "y.io")})
-	clusters := func() string {
-		r, err := p.Cache().Fetch(t.Context(), &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "a"}, TypeUrl: resource.ClusterType})
+	clusters := func(node string) string {
+		r, err := p.Cache().Fetch(t.Context(), &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: node}, TypeUrl: resource.ClusterType})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,8 +185,11 @@ func TestCertificatesAreNamedByWhatTheNodesEnvoySaid(t *testing.T) {
 		}
 		return protojson.Format(d)
 	}
-	if got := clusters(); !strings.Contains(got, snapshot.DefaultSecretsDir+"/front-proxy.yaml") {
+	if got := clusters("a"); !strings.Contains(got, snapshot.DefaultSecretsDir+"/front-proxy.yaml") {
 		t.Errorf("before its Envoy was seen, the node's clusters do not use the default directory: %s", got)
+	}
+	if got := clusters("b"); !strings.Contains(got, "/srv/early/front-proxy.yaml") {
+		t.Errorf("an Envoy that connected before its server was listed has clusters that do not use its directory: %s", got)
 	}
 	metadata, err := structpb.NewStruct(map[string]any{"secrets_dir": "/srv/envoy"})
 	if err != nil {
@@ -189,7 +197,7 @@ func TestCertificatesAreNamedByWhatTheNodesEnvoySaid(t *testing.T) {
 	}
 	tt.Connected("a", metadata)
 	tt.Connected("a", nil) // grpcurl
-	if got := clusters(); !strings.Contains(got, "/srv/envoy/front-proxy.yaml") || strings.Contains(got, snapshot.DefaultSecretsDir) {
+	if got := clusters("a"); !strings.Contains(got, "/srv/envoy/front-proxy.yaml") || strings.Contains(got, snapshot.DefaultSecretsDir) {
 		t.Errorf("the node's clusters do not use the directory that its Envoy named: %s", got)
 	}
 }
