@@ -35,6 +35,10 @@ const (
 	// serverName is what every apiserver's serving certificate must be valid for, as for the native peer proxy.
 	serverName = "kubernetes.default.svc"
 
+	// idleTimeout is how long a connection to a server stays that has nothing to do. Each belongs to one client's
+	// connection and outlives it, so clients that come and go must not pile them up.
+	idleTimeout = 10 * time.Second
+
 	httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 	// unlimited is far above what an apiserver takes: it does its own limiting, fairly.
 	unlimited = 1_000_000
@@ -86,7 +90,7 @@ func directMatch() *structpb.Struct {
 
 // peersCluster reaches a set of peers. A peer listener is always shown the front-proxy certificate, which is the hop's
 // mutual TLS; an apiserver's own port only for the fp variant.
-func (b *builder) peersCluster(name, variant string) (*clusterv3.Cluster, error) {
+func (b *builder) peersCluster(name, variant string, peers int) (*clusterv3.Cluster, error) {
 	options, err := protocolOptions()
 	if err != nil {
 		return nil, err
@@ -110,7 +114,7 @@ func (b *builder) peersCluster(name, variant string) (*clusterv3.Cluster, error)
 		PerConnectionBufferLimitBytes:         wrapperspb.UInt32(1 << 20),
 		ConnectionPoolPerDownstreamConnection: true,
 		CircuitBreakers:                       circuitBreakers(),
-		OutlierDetection:                      outlierDetection(),
+		OutlierDetection:                      outlierDetection(peers),
 		CommonLbConfig:                        &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{}},
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: &corev3.TcpKeepalive{
 			KeepaliveProbes: wrapperspb.UInt32(3), KeepaliveTime: wrapperspb.UInt32(30), KeepaliveInterval: wrapperspb.UInt32(5),
@@ -172,7 +176,7 @@ func protocolOptions() (map[string]*anypb.Any, error) {
 	}
 	options, err := packed(&upstreamhttpv3.HttpProtocolOptions{
 		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{
-			IdleTimeout: durationpb.New(time.Minute),
+			IdleTimeout: durationpb.New(idleTimeout),
 			// An apiserver writes a Warning header for every unknown field of an object.
 			MaxHeadersCount: wrapperspb.UInt32(1000), MaxResponseHeadersKb: wrapperspb.UInt32(1024),
 		},
@@ -248,9 +252,12 @@ func circuitBreakers() *clusterv3.CircuitBreakers {
 	}}}
 }
 
-// outlierDetection ejects a peer that can't be reached; what a peer answers is never a reason, since webhooks and
+// outlierDetection ejects one of several peers that can't be reached; what a peer answers is never a reason, since webhooks and
 // aggregated APIs behind it fail for reasons of their own.
-func outlierDetection() *clusterv3.OutlierDetection {
+func outlierDetection(peers int) *clusterv3.OutlierDetection {
+	if peers == 1 {
+		return nil // without it there would be nothing left to try
+	}
 	return &clusterv3.OutlierDetection{
 		SplitExternalLocalOriginErrors:         true,
 		ConsecutiveLocalOriginFailure:          wrapperspb.UInt32(3),

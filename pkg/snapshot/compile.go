@@ -99,7 +99,7 @@ func (b *builder) addSet(set routing.Set) error {
 			if err != nil {
 				return err
 			}
-			c, err := b.peersCluster(name, v)
+			c, err := b.peersCluster(name, v, len(set.Peers))
 			if err != nil {
 				return err
 			}
