@@ -54,6 +54,7 @@ func explain(l *lab.Lab, p *plane.Plane) error {
   # what xds-server gives the old server's Envoy
   %[6]s -plaintext -unix %[7]s list
   %[6]s -plaintext -unix -d '{"node":{"id":"%[8]s"}}' %[7]s envoy.service.route.v3.RouteDiscoveryService/FetchRoutes
+  %[6]s -plaintext -unix -d '{"node":{"id":"%[8]s"}}' %[7]s envoy.service.cluster.v3.ClusterDiscoveryService/FetchClusters
 
 `, enter, kubectl, front, migrations, direct, lab.GRPCurl.Path(), old.XDSSocket, oldNode)
 	return nil
