@@ -46,6 +46,9 @@ func TestBothDirections(t *testing.T) {
 	suite.Scenario(t, "24", "an aggregated API that the old server can't reach is answered by the new one, until it can again", func(s *suite.S) {
 		aggregatedAtOne(s, w, x)
 	})
+	suite.Scenario(t, "backend", "a backend's answer is not taken for a peer listener's word, and may have as many headers as an apiserver's", func(s *suite.S) {
+		backendAnswers(s, w, x)
+	})
 	suite.Scenario(t, "23-requests", "requests reach the server with the headers that they were sent with, and none of Envoy's; if those are let through it is seen", func(s *suite.S) {
 		requestHeaders(s, w, x)
 	})

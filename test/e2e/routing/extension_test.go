@@ -38,6 +38,7 @@ type extension struct {
 	nodes   map[string]string // by certificate: whose kube-apiserver shows it
 
 	mu      sync.Mutex
+	asked   map[string]int        // requests for echoes, by URI
 	refused map[string]bool       // nodes that can't reach it
 	conns   map[net.Conn]struct{} // with a request on them
 }
@@ -53,7 +54,7 @@ type echo struct {
 // startExtension starts one, for as long as t runs, and registers it with the cluster as an aggregated API.
 func startExtension(t *testing.T, s *suite.S, w world) *extension {
 	s.Helper()
-	x := &extension{nodes: map[string]string{}, refused: map[string]bool{}, conns: map[net.Conn]struct{}{}}
+	x := &extension{asked: map[string]int{}, nodes: map[string]string{}, refused: map[string]bool{}, conns: map[net.Conn]struct{}{}}
 	for _, n := range w.Plane.Nodes {
 		b, err := os.ReadFile(filepath.Join(n.PKI, "front-proxy-client.crt"))
 		if err != nil {
@@ -144,6 +145,13 @@ func (x *extension) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		}
 	case strings.HasPrefix(r.URL.Path, echoes):
 		answer = echo{By: by, Method: r.Method, URI: r.RequestURI, Header: r.Header}
+		x.mu.Lock()
+		x.asked[r.RequestURI]++
+		x.mu.Unlock()
+		for _, h := range r.URL.Query()["answer"] { // "Name: value"
+			name, value, _ := strings.Cut(h, ": ")
+			rw.Header().Add(name, value)
+		}
 		rw.Header().Set("Server", "extension/1.0")
 		rw.Header()["X-Twice"] = []string{"once", "twice"}
 	default:
