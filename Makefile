@@ -38,8 +38,8 @@ parts: ## get etcd, kube-apiservers, kubectl, Envoy and grpcurl into the lab's c
 	@$(GO) run ./test/lab/parts
 
 .PHONY: lint
-lint: ## check the code with golangci-lint
-	golangci-lint run ./...
+lint: ## check the code with golangci-lint, which is built on first use
+	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.13.2 run ./...
 
 .PHONY: fuzz
 fuzz: ## run every fuzz test for FUZZTIME (30s)

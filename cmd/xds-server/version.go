@@ -45,8 +45,8 @@ func versionCommand() *cobra.Command {
 			v := currentVersion()
 			switch output {
 			case "":
-				fmt.Fprintf(cmd.OutOrStdout(), "xds-server %s (%s, %s)\n", v.Version, v.Go, v.Platform)
-				return nil
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "xds-server %s (%s, %s)\n", v.Version, v.Go, v.Platform)
+				return err
 			case "json":
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
 			default:

@@ -49,7 +49,7 @@ func start(t *testing.T, ready ...Check) func(path string) (int, string) {
 }
 
 func TestReadyzSaysWhichCheckFailsAndWhyUntilItHolds(t *testing.T) {
-	var why error = errors.New("server b was not read yet")
+	why := errors.New("server b was not read yet")
 	get := start(t,
 		Check{Name: "views", Run: func() error { return why }},
 		Check{Name: "listeners", Run: func() error { return nil }})

@@ -143,7 +143,7 @@ func (c *client) ready(ctx context.Context) (reading, bool) {
 	if err != nil {
 		return c.failed(err, noAnswer), false
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // to its end, so that the connection can be used again
 	if err != nil {
 		return c.failed(fmt.Errorf("reading /readyz: %w", err), noAnswer), false
@@ -170,7 +170,7 @@ func (c *client) document(ctx context.Context, path string) (*cached, *document,
 	if err != nil {
 		return nil, nil, err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	switch resp.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotModified:

@@ -105,7 +105,7 @@ func (s EndpointSlice) servers(list []*discoveryv1.EndpointSlice) []Server {
 			reject(a.String(), fmt.Sprintf("more than %d servers", MaxServers))
 		default:
 			named[name] = true
-			out = append(out, Server{Name: name, Address: netip.AddrPortFrom(a, uint16(s.Port)).String(), Direct: s.Direct})
+			out = append(out, Server{Name: name, Address: netip.AddrPortFrom(a, uint16(s.Port)).String(), Direct: s.Direct}) //nolint:gosec // the configuration holds a port
 		}
 	}
 	return sorted(out)

@@ -62,7 +62,7 @@ func (s Streams) AsUser(ctx context.Context) []StreamResult {
 			"exit 42": func(_, _ string, err error) error {
 				var exit utilexec.CodeExitError
 				if !errors.As(err, &exit) || exit.Code != 42 {
-					return fmt.Errorf("ended with %v, not with exit code 42", err)
+					return fmt.Errorf("ended with %w, not with exit code 42", err)
 				}
 				return nil
 			},
@@ -98,7 +98,7 @@ func (s Streams) Refused(ctx context.Context) []StreamResult {
 	for _, upgrade := range Upgrades {
 		r := StreamResult{Name: "exec refused over " + upgrade, Requests: 1}
 		if _, _, err := s.exec(ctx, upgrade, nil, "echo", "hello"); err == nil || !strings.Contains(err.Error(), "forbidden") {
-			r.Err = fmt.Errorf("got %v, not the server's refusal", err)
+			r.Err = fmt.Errorf("got %w, not the server's refusal", err)
 		}
 		results = append(results, r)
 	}

@@ -110,7 +110,7 @@ func (k kubectl) execOutput(ctx context.Context) error {
 	_, stderr, err = k.run(ctx, nil, "exec", k.Pod, "--", "exit", "42")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 42 {
-		return fmt.Errorf("exit 42: ended with %v: %s", err, stderr)
+		return fmt.Errorf("exit 42: ended with %w: %s", err, stderr)
 	}
 	return fellBack(stderr)
 }

@@ -116,7 +116,7 @@ func renew(s *suite.S, w world, name string) {
 		s.Fatal(err)
 	}
 	host, _, _ := net.SplitHostPort(w.old.Direct)
-	if err := w.Lab.PKI.WriteNode(fresh, "old", net.ParseIP(w.old.IP), net.ParseIP(host)); err != nil {
+	if err := w.PKI.WriteNode(fresh, "old", net.ParseIP(w.old.IP), net.ParseIP(host)); err != nil {
 		s.Fatal(err)
 	}
 	for _, ending := range []string{".key", ".crt"} {
