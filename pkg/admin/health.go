@@ -13,7 +13,7 @@ type Check struct {
 }
 
 // checks answers as a kube-apiserver does: "ok", or with ?verbose or on a failure a line for each check.
-func checks(all []Check) http.Handler {
+func checks(name string, all []Check) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var lines strings.Builder
 		failed := false
@@ -28,7 +28,6 @@ func checks(all []Check) http.Handler {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-cache, private")
-		name := strings.TrimPrefix(r.URL.Path, "/")
 		switch {
 		case failed:
 			w.WriteHeader(http.StatusServiceUnavailable)

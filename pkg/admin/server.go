@@ -38,8 +38,8 @@ func New(c Config) (*Server, error) {
 		return nil, fmt.Errorf("serving health and metrics on %q: %w", c.Address, err)
 	}
 	s := &Server{mux: http.NewServeMux(), listener: l, log: c.Log}
-	s.mux.Handle("GET /livez", checks(nil))
-	s.mux.Handle("GET /readyz", checks(c.Ready))
+	s.mux.Handle("GET /livez", checks("livez", nil))
+	s.mux.Handle("GET /readyz", checks("readyz", c.Ready))
 	s.mux.Handle("GET /metrics", promhttp.HandlerFor(c.Metrics, promhttp.HandlerOpts{
 		Registry: c.Metrics, ErrorLog: zap.NewStdLog(c.Log),
 	}))

@@ -100,7 +100,7 @@ func (s Streams) idleWatch(ctx context.Context, protocol lab.Protocol, over <-ch
 	}()
 	select {
 	case err := <-events:
-		return fmt.Errorf("watch over HTTP/%d did not stay silent: %v", protocol, err)
+		return fmt.Errorf("watch over HTTP/%d did not stay silent: %w", protocol, err)
 	case <-over:
 	}
 	select {

