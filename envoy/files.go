@@ -2,8 +2,10 @@ package envoy
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"xds-server/pkg/config"
@@ -11,11 +13,11 @@ import (
 
 // CheckFiles refuses certificates, keys and authorities with which the front could not work, or would not be safe.
 func (o Options) CheckFiles(now time.Time) error {
-	for flag, file := range map[string]string{
-		"client-ca-file": o.ClientCAFile, "server-ca-file": o.ServerCAFile, "requestheader-client-ca-file": o.FrontProxyCAFile,
+	for _, f := range []struct{ flag, file string }{
+		{"client-ca-file", o.ClientCAFile}, {"server-ca-file", o.ServerCAFile}, {"requestheader-client-ca-file", o.FrontProxyCAFile},
 	} {
-		if _, err := config.ReadCAFile(file, now); err != nil {
-			return fmt.Errorf("--%s: %w", flag, err)
+		if _, err := config.ReadCAFile(f.file, now); err != nil {
+			return fmt.Errorf("--%s: %w", f.flag, err)
 		}
 	}
 	if _, err := config.ReadKeyPair(o.ServingCertFile, o.ServingKeyFile, now); err != nil {
@@ -36,8 +38,13 @@ func WriteSecrets(o Options) error {
 	if err := os.MkdirAll(o.SecretsDir, 0o755); err != nil {
 		return fmt.Errorf("--secrets-dir: %w", err)
 	}
-	for name, content := range secrets {
-		if err := os.WriteFile(filepath.Join(o.SecretsDir, name), content, 0o644); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(secrets)) {
+		// Written aside and moved, since an Envoy may be reading them.
+		file := filepath.Join(o.SecretsDir, name)
+		if err := os.WriteFile(file+".new", secrets[name], 0o644); err != nil {
+			return fmt.Errorf("--secrets-dir: writing the SDS files: %w", err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
 			return fmt.Errorf("--secrets-dir: writing the SDS files: %w", err)
 		}
 	}

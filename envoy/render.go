@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"xds-server/envoy/lua"
+	"xds-server/pkg/config"
 )
 
 //go:embed templates/*.tmpl
@@ -131,13 +132,14 @@ type (
 
 func (r *renderer) funcs() template.FuncMap {
 	return template.FuncMap{
-		"include":      r.include,
-		"q":            quote,
-		"indent":       indent,
-		"address":      addressYAML,
-		"script":       script,
-		"guard":        guard,
-		"subjectRegex": subjectRegex,
+		"include":       r.include,
+		"q":             quote,
+		"indent":        indent,
+		"address":       addressYAML,
+		"xdsServerName": func() string { return config.ServingName },
+		"script":        script,
+		"guard":         guard,
+		"subjectRegex":  subjectRegex,
 		"sds": func(o Options, name string) (string, error) {
 			return r.include("sds", map[string]string{"Path": filepath.Join(o.SecretsDir, SecretFile(name))})
 		},
@@ -186,14 +188,14 @@ func addressYAML(a string) (string, error) {
 
 // script is the Lua of one filter chain.
 func script(c chain) (string, error) {
-	config := lua.Config{CAFile: c.ClientCAFile, Allowed: c.XDSServerNames}
+	scripts := lua.Config{CAFile: c.ClientCAFile, Allowed: c.XDSServerNames}
 	switch c.Chain {
 	case "routed":
-		return lua.Front(config), nil
+		return lua.Front(scripts), nil
 	case "fallback":
-		return lua.Fallback(config), nil
+		return lua.Fallback(scripts), nil
 	case "views":
-		return lua.Reader(config), nil
+		return lua.Reader(scripts), nil
 	default:
 		return "", fmt.Errorf("the chain %q has no script", c.Chain)
 	}

@@ -35,7 +35,7 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, dir: t.TempDir()}
 	f.ca, f.fp = certtest.NewCA(t, "kubernetes"), certtest.NewCA(t, "front-proxy-ca")
-	cert, key := f.ca.Issue("xds-server")
+	cert, key := f.ca.Issue("xds-server", certtest.DNS(ServingName))
 	f.caFile = certtest.Write(t, f.dir, "ca.crt", f.ca.PEM())
 	f.fpFile = certtest.Write(t, f.dir, "front-proxy-ca.crt", f.fp.PEM())
 	f.cert = certtest.Write(t, f.dir, "xds-server.crt", cert)
@@ -247,6 +247,12 @@ func TestWhatIsWrongIsSaidInOneLineWithTheKey(t *testing.T) {
 		{"certificate of an administrator", f.good, issued(pair("admin", f.ca, certtest.Organization("system:masters"))), []string{"tlsCertFile", "system:masters"}},
 		{"certificate for servers only", f.good, issued(pair("server", f.ca, certtest.Usages(x509.ExtKeyUsageServerAuth))), []string{"tlsCertFile", "clientAuth"}},
 		{"certificate for clients only, with listen", f.good, listen + f.fpFile + " " + issued(pair("client", f.ca, certtest.Usages(x509.ExtKeyUsageClientAuth))), []string{"tlsCertFile", "serverAuth"}},
+		{"certificate without the name that Envoys verify", f.good, listen + f.fpFile + " " + issued(pair("nameless", f.ca)), []string{"tlsCertFile", ServingName}},
+		{"certificate of a group", f.good, issued(pair("member", f.ca, certtest.Organization("ops"))), []string{"tlsCertFile", "ops"}},
+		{"node that the EndpointSlice's names lack", slice + "  names: {\"10.0.0.1\": cp-1}\nnodeName: cp-2\n", "", []string{"nodeName", "cp-2", "endpointSlice.names"}},
+		{"server by a host name", servers(`- {name: a, address: "cp-1.example.com:1"}`), "", []string{"servers[0].address", "cp-1.example.com:1", "IP:port"}},
+		{"server called local", servers(`- {name: local, address: "10.0.0.1:1"}`), "", []string{"servers[0].name", "local"}},
+		{"hold shorter than two reads", f.good, "--hold=1s", []string{"hold", "1s"}},
 		{"certificate of the front proxy", f.good, listen + f.fpFile + " " + issued(pair("fp", f.fp)), []string{"tlsCertFile", "fp.crt", "front-proxy CA", "any user"}},
 		{"front-proxy CA equal to client CA", f.good, listen + f.caFile, []string{"front-proxy CA (" + f.caFile, "client CA (" + f.caFile, "are the same CA"}},
 		{"front-proxy CA with the client CA's key", f.good, listen + write("again.crt", f.ca.Reissue("front-proxy-ca").PEM()), []string{"again.crt", f.caFile, "are the same CA"}},

@@ -110,6 +110,9 @@ func encode(certs []*x509.Certificate) []byte {
 	return b.Bytes()
 }
 
+// ServingName is what the certificate of an xds-server that listens to other nodes' Envoys must be valid for.
+const ServingName = "xds-server.kube-system.svc"
+
 // checkOwnCertificate refuses what would make xds-server more than a reader of discovery.
 func checkOwnCertificate(c Config, leaf *x509.Certificate) error {
 	if len(leaf.Subject.Organization) > 0 {
@@ -133,6 +136,9 @@ func checkOwnCertificate(c Config, leaf *x509.Certificate) error {
 			return fmt.Errorf("tlsCertFile: %s was issued by listenClientCAFile %s, the front-proxy CA, so xds-server could act as any user; issue it from another CA",
 				c.TLSCertFile, c.ListenClientCAFile)
 		}
+	}
+	if err := leaf.VerifyHostname(ServingName); c.Listen != "" && err != nil {
+		return fmt.Errorf("tlsCertFile: other nodes' Envoys know an xds-server that listens by the name %s, which %s is not valid for: %w", ServingName, c.TLSCertFile, err)
 	}
 	return nil
 }

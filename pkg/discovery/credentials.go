@@ -61,6 +61,7 @@ func (c *Credentials) current() *material {
 	defer c.mu.Unlock()
 	state, err := c.stat()
 	if err == nil && sameFiles(state, c.state) {
+		c.failure = ""
 		return c.loaded
 	}
 	state, m, err := c.read()

@@ -1,6 +1,8 @@
 package peers
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 
 	"k8s.io/client-go/rest"
@@ -23,5 +25,30 @@ func ClientConfig(path string) (*rest.Config, error) {
 		}
 		return nil, fmt.Errorf("reading the kubeconfig %s: %w", path, err)
 	}
+	if err := checkReader(c); err != nil {
+		return nil, fmt.Errorf("the kubeconfig %s: %w", path, err)
+	}
 	return rest.AddUserAgent(c, "xds-server"), nil
+}
+
+// checkReader refuses what would make xds-server more than a reader: an administrator's certificate, or impersonation.
+func checkReader(c *rest.Config) error {
+	if c.Impersonate.UserName != "" {
+		return fmt.Errorf("it acts as %q; xds-server reads as its own user", c.Impersonate.UserName)
+	}
+	if err := rest.LoadTLSFiles(c); err != nil {
+		return err
+	}
+	block, _ := pem.Decode(c.CertData)
+	if block == nil {
+		return nil // a token, whose user nobody can tell from here
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return fmt.Errorf("its client certificate: %w", err)
+	}
+	if len(cert.Subject.Organization) > 0 {
+		return fmt.Errorf("its client certificate is of group %q; give xds-server one of its own, with a name and no group", cert.Subject.Organization[0])
+	}
+	return nil
 }

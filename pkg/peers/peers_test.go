@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -23,6 +24,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"xds-server/pkg/config/certtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -356,6 +359,32 @@ func TestAKubeconfigThatCannotBeReadIsNamed(t *testing.T) {
 	if _, err := ClientConfig(""); err == nil || !strings.Contains(err.Error(), "endpointSlice.kubeconfig") {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestAKubeconfigThatIsMoreThanAReadersIsRefused(t *testing.T) {
+	ca := certtest.NewCA(t, "kubernetes")
+	for name, tt := range map[string]struct {
+		user string
+		want string
+	}{
+		"an administrator": {kubeconfigUser(ca.Issue("admin", certtest.Organization("kubeadm:cluster-admins"))), "kubeadm:cluster-admins"},
+		"impersonation":    {`{"token":"t","as":"admin"}`, "admin"},
+		"a reader":         {kubeconfigUser(ca.Issue("system:xds-server")), ""},
+		"a token":          {`{"token":"t"}`, ""},
+	} {
+		file := certtest.Write(t, t.TempDir(), "kubeconfig", []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+			"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"c"}}],
+			"users":[{"name":"c","user":`+tt.user+`}]}`))
+		_, err := ClientConfig(file)
+		if (err == nil) != (tt.want == "") || err != nil && (!strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), file)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func kubeconfigUser(cert, key []byte) string {
+	b64 := base64.StdEncoding.EncodeToString
+	return `{"client-certificate-data":"` + b64(cert) + `","client-key-data":"` + b64(key) + `"}`
 }
 
 func TestMetricNamesAreGood(t *testing.T) {
