@@ -16,6 +16,8 @@ import (
 	"testing"
 	"text/template"
 	"time"
+
+	"xds-server/test/lab"
 )
 
 // Config is one Envoy listener with one script.
@@ -45,21 +47,13 @@ type Echo struct {
 	Headers http.Header
 }
 
-// Binary is the Envoy under test: the lab's own, or XDS_ENVOY. A test without one fails, it does not skip.
+// Binary is the Envoy under test: the lab's own.
 func Binary(tb testing.TB) string {
 	tb.Helper()
-	candidates := []string{os.Getenv("XDS_ENVOY")}
-	if dir, err := os.UserCacheDir(); err == nil {
-		found, _ := filepath.Glob(filepath.Join(dir, "xds-server-lab", "*", "envoy", "*", "envoy"))
-		candidates = append(candidates, found...)
+	if err := lab.Parts(tb.Context(), os.Stderr, lab.Envoy); err != nil {
+		tb.Fatal(err)
 	}
-	for _, c := range candidates {
-		if st, err := os.Stat(c); c != "" && err == nil && st.Mode()&0o111 != 0 {
-			return c
-		}
-	}
-	tb.Fatal("no Envoy: set XDS_ENVOY, or let the lab get one (make parts)")
-	return ""
+	return lab.Envoy.Path()
 }
 
 // Start runs Envoy until the test ends.
