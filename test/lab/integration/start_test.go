@@ -95,11 +95,13 @@ func TestLabStartsTwoVersions(t *testing.T) {
 		}
 		for path, want := range map[string]int{
 			"/apis": 200, "/readyz": 200, "/openapi/v3": 200,
-			"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices":         200,
-			"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases":          200,
-			"/apis/coordination.k8s.io/v1/namespaces/default/leases":              403,
-			"/api/v1/namespaces/kube-system/secrets":                              403,
-			"/apis/discovery.k8s.io/v1/namespaces/kube-node-lease/endpointslices": 403,
+			"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?fieldSelector=metadata.name%3Dkubernetes": 200,
+			"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes":                               200,
+			"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices":                                          403,
+			"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases":                                           200,
+			"/apis/coordination.k8s.io/v1/namespaces/default/leases":                                               403,
+			"/api/v1/namespaces/kube-system/secrets":                                                               403,
+			"/apis/discovery.k8s.io/v1/namespaces/kube-node-lease/endpointslices":                                  403,
 		} {
 			if a := call(t, l, newer, cert, path); a.Status != want {
 				t.Errorf("xds-server gets %s: %d, want %d", path, a.Status, want)
