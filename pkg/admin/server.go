@@ -46,9 +46,6 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// Handle adds a page. Call it before Run.
-func (s *Server) Handle(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
-
 // Addr is where the server listens.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 

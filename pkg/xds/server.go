@@ -58,9 +58,7 @@ type Config struct {
 	AllowedNames []string
 
 	Publisher *snapshot.Publisher
-	// Register adds further services, ext_proc for one, to both servers.
-	Register []func(*grpc.Server)
-	Log      *zap.Logger
+	Log       *zap.Logger
 }
 
 // Server is a listening server.
@@ -182,9 +180,6 @@ func (s *Server) grpcServer(l listener, xds serverv3.Server, healthy *health.Ser
 	runtimeservice.RegisterRuntimeDiscoveryServiceServer(server, xds)
 	statusservice.RegisterClientStatusDiscoveryServiceServer(server, clientStatus{s.config.Publisher})
 	healthv1.RegisterHealthServer(server, healthy)
-	for _, register := range s.config.Register {
-		register(server)
-	}
 	reflection.Register(server)
 	return server
 }
