@@ -23,6 +23,12 @@ type Observation struct {
 	Ready bool
 	// View is the last complete view; nil while the server was never read, and once it is Expired.
 	View *View
+	// Documents are the last that were read of the server's other documents; nil until then, and like the view once it
+	// is Expired.
+	Documents *Documents
+	// ETags are those of the server's own documents as JSON, by path: /api and /apis (aggregated, v2, profile=nopeer),
+	// /openapi/v2 and /openapi/v3. They belong to the View and Documents above.
+	ETags map[string]string
 	// Read is when the server last confirmed a view; zero if it never did.
 	Read time.Time
 	// Expired says that the server was not read for the time of a hold: nothing is expected of it any more. A server that
