@@ -51,6 +51,8 @@ type reading struct {
 	ready  readiness
 	// view is set if result is read or confirmed, and is the same pointer as before if it is confirmed.
 	view *View
+	// etags are the ETags of the view's documents, by path; those that the server gives.
+	etags map[string]string
 	// err says why there is no view.
 	err error
 	// dropped counts entries that were left out of a new view, by reason, and first is one of them.
@@ -60,14 +62,9 @@ type reading struct {
 
 // client reads one server over one connection. It is used by one goroutine.
 type client struct {
-	address     string
-	timeout     time.Duration
-	credentials *Credentials
+	connection
 	// limit is how many bytes a document may have.
 	limit int64
-
-	used      *material
-	transport *http.Transport
 
 	view      *View
 	documents map[string]*cached
@@ -80,7 +77,7 @@ type cached struct {
 }
 
 func newClient(address string, timeout time.Duration, credentials *Credentials) *client {
-	return &client{address: address, timeout: timeout, credentials: credentials, limit: maxDocumentBytes}
+	return &client{connection: connection{address: address, timeout: timeout, credentials: credentials}, limit: maxDocumentBytes}
 }
 
 // read asks whether the server is ready and then for its documents; timeout bounds all of it.
@@ -114,7 +111,7 @@ func (c *client) read(ctx context.Context) reading {
 			return r
 		}
 	}
-	c.documents = documents
+	c.documents, out.etags = documents, etagsOf(documents)
 	view := &View{Groups: append(append([]apidiscoveryv2.APIGroupDiscovery{}, documents["/api"].groups...), documents["/apis"].groups...)}
 	if c.view != nil && (!changed || reflect.DeepEqual(view, c.view)) {
 		out.result, out.view = resultConfirmed, c.view
@@ -122,6 +119,16 @@ func (c *client) read(ctx context.Context) reading {
 	}
 	c.view = view
 	out.result, out.view = resultRead, view
+	return out
+}
+
+func etagsOf(documents map[string]*cached) map[string]string {
+	out := map[string]string{}
+	for path, d := range documents {
+		if validETag(d.etag) {
+			out[path] = d.etag
+		}
+	}
 	return out
 }
 
@@ -139,22 +146,16 @@ func (r *reading) add(d document) {
 
 // ready asks /readyz; if the answer is no, the reading says why.
 func (c *client) ready(ctx context.Context) (reading, bool) {
-	resp, err := c.get(ctx, "/readyz", nil)
-	if err != nil {
+	status, body, err := c.readyz(ctx)
+	switch {
+	case err != nil:
 		return c.failed(err, noAnswer), false
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // to its end, so that the connection can be used again
-	if err != nil {
-		return c.failed(fmt.Errorf("reading /readyz: %w", err), noAnswer), false
-	}
-	switch resp.StatusCode {
-	case http.StatusOK:
+	case status == http.StatusOK:
 		return reading{ready: isReady}, true
-	case http.StatusUnauthorized, http.StatusForbidden:
-		return c.failed(refused("/readyz", resp.StatusCode), notSaid), false
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return c.failed(refused("/readyz", status), notSaid), false
 	default:
-		return reading{result: resultUnready, ready: isUnready, err: fmt.Errorf("/readyz answered %d: %.200q", resp.StatusCode, body)}, false
+		return reading{result: resultUnready, ready: isUnready, err: fmt.Errorf("/readyz answered %d: %.200q", status, body)}, false
 	}
 }
 
@@ -203,23 +204,6 @@ func (c *client) document(ctx context.Context, path string) (*cached, *document,
 	return &cached{etag: resp.Header.Get("ETag"), groups: doc.groups}, &doc, nil
 }
 
-func (c *client) get(ctx context.Context, path string, header http.Header) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+c.address+path, nil)
-	if err != nil {
-		return nil, fmt.Errorf("making the request for %s: %w", path, err)
-	}
-	if header != nil {
-		req.Header = header
-	}
-	req.Header.Set("User-Agent", "xds-server")
-	// RoundTrip and not http.Client: a redirect is an answer like any other, and is not followed.
-	resp, err := c.transport.RoundTrip(req)
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", path, err)
-	}
-	return resp, nil
-}
-
 // failed makes a reading of an error. After one of the network a new connection is made next time, since the old one
 // may be dead without anyone having said so.
 func (c *client) failed(err error, ready readiness) reading {
@@ -240,41 +224,6 @@ func notOurs(err error) bool {
 	var alert *net.OpError
 	var unverified *tls.CertificateVerificationError
 	return errors.As(err, &alert) && alert.Op == "remote error" || errors.As(err, &unverified)
-}
-
-// connectWithCurrentFiles makes a new connection if a file changed: the server looks at the client certificate's end
-// at every request, so that an old connection does not outlive it.
-func (c *client) connectWithCurrentFiles() {
-	m := c.credentials.current()
-	if m == c.used && c.transport != nil {
-		return
-	}
-	c.disconnect()
-	c.used = m
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	protocols.SetHTTP2(true)
-	c.transport = &http.Transport{
-		// No proxy: these are the cluster's own machines.
-		Proxy:                  nil,
-		DialContext:            (&net.Dialer{Timeout: c.timeout}).DialContext,
-		TLSClientConfig:        m.tlsConfig(),
-		TLSHandshakeTimeout:    c.timeout,
-		Protocols:              protocols,
-		HTTP2:                  &http.HTTP2Config{SendPingTimeout: c.timeout, PingTimeout: c.timeout},
-		MaxResponseHeaderBytes: 64 << 10,
-		MaxIdleConnsPerHost:    1,
-		IdleConnTimeout:        90 * time.Second,
-		// These machines are near, and what is not compressed can't be a bomb.
-		DisableCompression: true,
-	}
-}
-
-func (c *client) disconnect() {
-	if c.transport != nil {
-		c.transport.CloseIdleConnections()
-		c.transport = nil
-	}
 }
 
 // failure is an answer that gives no view, as against no answer.

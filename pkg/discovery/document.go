@@ -35,21 +35,26 @@ type document struct {
 // It goes through the outer lists token by token, so that a list's size is known before it takes memory. core says
 // whether this is /api's document, whose one group has no name.
 func parseDocument(r io.Reader, core bool) (document, error) {
-	p := &parser{
-		dec:  json.NewDecoder(r),
-		core: core,
-		doc:  document{dropped: map[string]int{}},
+	p := newParser(r)
+	p.core = core
+	if err := p.whole(p.list); err != nil {
+		return document{}, err
 	}
-	if err := p.list(); err != nil {
+	return p.doc, nil
+}
+
+// whole reads a document that nothing follows.
+func (p *parser) whole(read func() error) error {
+	if err := read(); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
-		return document{}, err
+		return err
 	}
 	if _, err := p.dec.Token(); !errors.Is(err, io.EOF) {
-		return document{}, errors.New("something follows the document")
+		return errors.New("something follows the document")
 	}
-	return p.doc, nil
+	return nil
 }
 
 type parser struct {
@@ -214,6 +219,11 @@ func (p *parser) drop(reason, what, name string) {
 // object reads an object and calls field for each of its names, with the value as the next thing to be read. A name
 // given twice is refused: which one counts differs between JSON readers. null is an empty object.
 func (p *parser) object(field func(name string) error) error {
+	return p.mapping(100, field) // names that nobody knows are bounded too
+}
+
+// mapping is an object of at most so many names.
+func (p *parser) mapping(most int, field func(name string) error) error {
 	t, err := p.dec.Token()
 	if err != nil || t == nil {
 		return err
@@ -231,9 +241,8 @@ func (p *parser) object(field func(name string) error) error {
 		if seen[name] {
 			return fmt.Errorf("at byte %d: the field %.40q is given twice", p.dec.InputOffset(), name)
 		}
-		// Names that nobody knows are bounded too.
-		if len(seen) > 100 {
-			return fmt.Errorf("%w: an object of more than 100 fields", errTooLarge)
+		if len(seen) >= most {
+			return fmt.Errorf("%w: an object of more than %d fields", errTooLarge, most)
 		}
 		seen[name] = true
 		if err := field(name); err != nil {

@@ -35,8 +35,9 @@ type Options struct {
 	Log        *zap.Logger
 	Registerer prometheus.Registerer
 
-	// newReader is replaced in tests.
-	newReader func(address string) reader
+	// newReader and newDocuments are replaced in tests.
+	newReader    func(address string) reader
+	newDocuments func(address string) documentsReader
 }
 
 // reader reads one server. Its calls come one after another.
@@ -52,6 +53,9 @@ type Poller struct {
 
 	// What the owner, Run's own goroutine, last published.
 	published atomic.Pointer[published]
+	// refresh takes calls of Refresh to the owner, until stopped is closed.
+	refresh chan refresh
+	stopped chan struct{}
 }
 
 type published struct {
@@ -67,10 +71,13 @@ func NewPoller(o Options) *Poller {
 	if o.newReader == nil {
 		o.newReader = func(address string) reader { return newClient(address, o.Timeout, o.Credentials) }
 	}
+	if o.newDocuments == nil {
+		o.newDocuments = func(address string) documentsReader { return newDocumentsClient(address, o.Timeout, o.Credentials) }
+	}
 	if o.OnChange == nil {
 		o.OnChange = func([]Observation) {}
 	}
-	p := &Poller{o: o, metrics: newMetrics(o.Registerer)}
+	p := &Poller{o: o, metrics: newMetrics(o.Registerer), refresh: make(chan refresh), stopped: make(chan struct{})}
 	p.published.Store(&published{})
 	return p
 }
@@ -93,8 +100,9 @@ func (p *Poller) AllRead() error {
 	}
 }
 
-// Run reads the servers until ctx ends.
+// Run reads the servers until ctx ends. It runs once.
 func (p *Poller) Run(ctx context.Context) error {
+	defer close(p.stopped)
 	g, ctx := errgroup.WithContext(ctx)
 	lists := make(chan []peers.Server)
 	g.Go(func() error {
@@ -119,10 +127,11 @@ func (p *Poller) Run(ctx context.Context) error {
 // owner is the state of a run. Only the goroutine that runs own touches it.
 type owner struct {
 	*Poller
-	servers map[string]*server
-	results chan result
-	workers sync.WaitGroup
-	listed  bool
+	servers   map[string]*server
+	results   chan result
+	documents chan documentsResult
+	workers   sync.WaitGroup
+	listed    bool
 	// complete says that every server of some list was tried once.
 	complete bool
 }
@@ -136,14 +145,24 @@ type server struct {
 	listed, gone time.Time
 	// tried says that one read came to its end, with whatever result.
 	tried bool
-	// lost counts the reads in a row that got no answer.
+	// lost counts the reads in a row that got no answer, and err is why the last one gave no view.
 	lost int
+	err  error
 	// problem is the last thing that was logged of it, so that it is said once.
 	problem string
 
 	// worker numbers the goroutines that read it, since one that was stopped may still hand in a last reading.
 	worker int
 	stop   context.CancelFunc
+
+	refreshes *refreshes
+	waiting   []waiting
+
+	otherDocuments
+}
+
+func newServer() *server {
+	return &server{otherDocuments: otherDocuments{assigned: newAssigned()}}
 }
 
 // result is one reading as it comes from a worker.
@@ -151,10 +170,12 @@ type result struct {
 	server  *server
 	worker  int
 	reading reading
+	// asked is the last call of Refresh that the read began after.
+	asked int64
 }
 
 func (p *Poller) own(ctx context.Context, lists <-chan []peers.Server) {
-	o := &owner{Poller: p, servers: map[string]*server{}, results: make(chan result)}
+	o := &owner{Poller: p, servers: map[string]*server{}, results: make(chan result), documents: make(chan documentsResult)}
 	ctx, cancel := context.WithCancel(ctx)
 	defer o.workers.Wait()
 	defer cancel()
@@ -163,21 +184,30 @@ func (p *Poller) own(ctx context.Context, lists <-chan []peers.Server) {
 	defer ends.Stop()
 	for {
 		ends.Reset(o.untilNextEnd(time.Now()))
-		changed := false
+		changed, answer := false, func() {}
 		select {
 		case <-ctx.Done():
 			return
 		case list := <-lists:
 			changed = o.list(ctx, list, time.Now())
 		case r := <-o.results:
-			changed = o.result(r, time.Now())
+			changed, answer = o.result(r, time.Now())
+		case r := <-o.documents:
+			changed = o.documentsResult(r, time.Now())
+		case r := <-o.refresh:
+			o.refreshed(r)
+			continue
 		case <-ends.C:
 		}
 		// The order matters: a claim that a reading has just renewed must not end.
 		if o.endClaims(time.Now()) {
 			changed = true
 		}
+		if changed {
+			o.share()
+		}
 		o.publish(changed)
+		answer()
 	}
 }
 
@@ -191,7 +221,7 @@ func (o *owner) list(ctx context.Context, list []peers.Server, now time.Time) bo
 		names[listed.Name] = true
 		s := o.servers[listed.Name]
 		if s == nil {
-			s = &server{}
+			s = newServer()
 			o.servers[listed.Name] = s
 		} else if s.observation.Server == listed && !s.observation.Gone {
 			continue
@@ -226,11 +256,11 @@ func (o *owner) list(ctx context.Context, list []peers.Server, now time.Time) bo
 	return changed
 }
 
-// result takes what a read gave.
-func (o *owner) result(r result, now time.Time) bool {
+// result takes what a read gave. The calls that wait for it are to be answered once it is published.
+func (o *owner) result(r result, now time.Time) (changed bool, answer func()) {
 	s, name := r.server, r.server.observation.Server.Name
 	if o.servers[name] != s || s.worker != r.worker {
-		return false // forgotten, or read at another address, in the meantime
+		return false, func() {} // forgotten, or read at another address, in the meantime
 	}
 	before := s.observation
 	switch r.reading.ready {
@@ -249,12 +279,16 @@ func (o *owner) result(r result, now time.Time) bool {
 	}
 	// A single lost answer is no result: the next read decides.
 	s.tried = s.tried || s.lost != 1
+	s.err = r.reading.err
+	etagsBefore := s.viewETags
 	if r.reading.view != nil {
+		s.viewETags = r.reading.etags
 		s.observation.View, s.observation.Read, s.observation.Expired = r.reading.view, now, false
 	}
 	o.metrics.observe(name, s.observation, r.reading)
 	o.log(s, r.reading)
-	return before.Ready != s.observation.Ready || before.View != s.observation.View
+	changed = before.Ready != s.observation.Ready || before.View != s.observation.View || !maps.Equal(etagsBefore, s.viewETags)
+	return changed, func() { s.answer(r.asked, r.reading.err) }
 }
 
 // log says what is new: a problem once, until it is another or over.
@@ -305,6 +339,7 @@ func (o *owner) endClaims(now time.Time) bool {
 		changed = true
 		if s.observation.Gone {
 			s.stop()
+			s.answer(0, errors.New("it is no longer listed"))
 			delete(o.servers, name)
 			o.metrics.forget(name)
 			o.o.Log.Info("a kube-apiserver that is no longer listed is forgotten", zap.String("server", name))

@@ -324,10 +324,10 @@ func TestALastReadingOfAnOldAddressDoesNotCount(t *testing.T) {
 	s := &server{worker: 2, observation: Observation{Server: at("a")}}
 	o := &owner{Poller: p, servers: map[string]*server{"a": s}}
 	old := reading{result: resultRead, ready: isReady, view: &View{}}
-	if o.result(result{s, 1, old}, time.Now()) || s.observation.View != nil || s.tried {
+	if changed, _ := o.result(result{server: s, worker: 1, reading: old}, time.Now()); changed || s.observation.View != nil || s.tried {
 		t.Error("it counted")
 	}
-	if !o.result(result{s, 2, old}, time.Now()) || s.observation.View == nil {
+	if changed, _ := o.result(result{server: s, worker: 2, reading: old}, time.Now()); !changed || s.observation.View == nil {
 		t.Error("a reading of the present address did not count")
 	}
 }

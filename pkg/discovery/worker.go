@@ -13,24 +13,29 @@ const (
 	lastBackoff  = 5 * time.Second
 )
 
-// start reads a server again and again, until its stop is called or ctx ends.
+// start reads a server again and again, until its stop is called or ctx ends: its view, and beside it, so that neither
+// waits for the other, its other documents.
 func (o *owner) start(ctx context.Context, s *server) {
 	ctx, s.stop = context.WithCancel(ctx)
 	s.worker++
 	worker := s.worker
+	o.startDocuments(ctx, s)
 	r := o.o.newReader(s.address)
+	s.refreshes = newRefreshes(s.refreshes)
+	refreshes := s.refreshes
 	o.workers.Go(func() {
 		defer r.disconnect()
 		failures := 0
 		for {
 			began := time.Now()
+			asked := refreshes.begin()
 			reading := r.read(ctx)
 			if ctx.Err() != nil {
 				return
 			}
 			o.metrics.took(time.Since(began))
 			select {
-			case o.results <- result{s, worker, reading}:
+			case o.results <- result{s, worker, reading, asked}:
 			case <-ctx.Done():
 				return
 			}
@@ -39,7 +44,11 @@ func (o *owner) start(ctx context.Context, s *server) {
 			} else {
 				failures = 0
 			}
-			if !sleep(ctx, delay(o.o.Interval, failures, rand.Float64())) {
+			wake := refreshes.wake
+			if reading.view == nil {
+				wake = nil // one that can't be read is not asked more often because someone wants it to be
+			}
+			if !sleep(ctx, delay(o.o.Interval, failures, rand.Float64()), wake, firstRefresh-time.Since(began)) {
 				return
 			}
 		}
@@ -62,9 +71,18 @@ func delay(interval time.Duration, failures int, jitter float64) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*jitter))
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleep waits for a time, or for a call to wake, but then no shorter than at least. It is false if ctx ends.
+func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}, least time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-wake:
+	case <-ctx.Done():
+		return false
+	}
+	t.Reset(max(0, min(least, d)))
 	select {
 	case <-t.C:
 		return true

@@ -27,6 +27,7 @@ type world struct {
 
 	mu      sync.Mutex
 	answers map[string]func(context.Context) reading // by address
+	others  map[string]func(context.Context, assignment) documentsReading
 	times   map[string][]time.Time
 }
 
@@ -39,11 +40,12 @@ const (
 func inWorld(t *testing.T, test func(*world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, list: make(chan []peers.Server), answers: map[string]func(context.Context) reading{}, times: map[string][]time.Time{}, reg: prometheus.NewRegistry()}
+		w := &world{t: t, list: make(chan []peers.Server), answers: map[string]func(context.Context) reading{}, others: map[string]func(context.Context, assignment) documentsReading{}, times: map[string][]time.Time{}, reg: prometheus.NewRegistry()}
 		w.poller = NewPoller(Options{
 			Source: w, Interval: interval, Timeout: 5 * time.Second, Hold: hold, Local: "local", LocalAddress: "localhost:1",
 			OnChange: func(o []Observation) { w.changes = append(w.changes, o) }, Log: zap.NewNop(), Registerer: w.reg,
-			newReader: func(address string) reader { return fakeReader{w, address} },
+			newReader:    func(address string) reader { return fakeReader{w, address} },
+			newDocuments: func(address string) documentsReader { return fakeDocuments{w, address} },
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -83,6 +85,24 @@ func (r fakeReader) read(ctx context.Context) reading {
 }
 
 func (r fakeReader) disconnect() {}
+
+// fakeDocuments reads the documents of servers that have none, unless a test says otherwise.
+type fakeDocuments struct {
+	w       *world
+	address string
+}
+
+func (r fakeDocuments) read(ctx context.Context, a assignment) documentsReading {
+	r.w.mu.Lock()
+	answer := r.w.others[r.address]
+	r.w.mu.Unlock()
+	if answer == nil {
+		return documentsReading{result: resultUnreachable, failed: true}
+	}
+	return answer(ctx, a)
+}
+
+func (r fakeDocuments) disconnect() {}
 
 func at(name string) peers.Server { return peers.Server{Name: name, Address: name + ":1"} }
 
