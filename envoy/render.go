@@ -20,7 +20,7 @@ import (
 var files embed.FS
 
 // internalHeaders are those that only Envoy itself may set, besides the headers of an identity.
-var internalHeaders = []string{"x-id-state", "x-gvr", "x-subresource", "x-kubernetes-peer-proxied", "x-peer-undelivered"}
+var internalHeaders = []string{"x-id-state", "x-gvr", "x-subresource", "x-document", "x-kubernetes-peer-proxied", "x-peer-undelivered"}
 
 // stripped is every header, and every prefix of one, of which a client's own copies are removed before anything reads
 // them. Names that begin with a prefix need no entry of their own.
@@ -40,7 +40,7 @@ func stripped(o Options) (headers, prefixes []string) {
 }
 
 // RemovedHeaders are kept off the wire to an apiserver: internal ones, and those that Envoy adds for other Envoys.
-var RemovedHeaders = []string{"x-id-state", "x-gvr", "x-subresource", "x-envoy-internal", "x-envoy-external-address"}
+var RemovedHeaders = []string{"x-id-state", "x-gvr", "x-subresource", "x-document", "x-envoy-internal", "x-envoy-external-address"}
 
 // Bootstrap is the node's complete Envoy configuration, as YAML.
 func Bootstrap(o Options) ([]byte, error) {
@@ -115,6 +115,10 @@ type (
 		Options
 		Variant string
 	}
+	service struct {
+		Options
+		Cluster string
+	}
 	tlsOf struct {
 		Options Options
 		CA      string
@@ -136,6 +140,7 @@ func (r *renderer) funcs() template.FuncMap {
 		"q":             quote,
 		"indent":        indent,
 		"address":       addressYAML,
+		"states":        func() []string { return []string{"fp", "plain"} },
 		"xdsServerName": func() string { return config.ServingName },
 		"script":        script,
 		"guard":         guard,
@@ -148,6 +153,7 @@ func (r *renderer) funcs() template.FuncMap {
 			return chain{Options: o, Chain: name, StrippedHeaders: headers, StrippedPrefixes: prefixes, RemovedHeaders: RemovedHeaders}
 		},
 		"variant":  func(o Options, v string) variant { return variant{Options: o, Variant: v} },
+		"service":  func(o Options, cluster string) service { return service{Options: o, Cluster: cluster} },
 		"tls":      func(o Options, ca string) tlsOf { return tlsOf{Options: o, CA: ca} },
 		"names":    func(o Options, n []string) namesOf { return namesOf{Options: o, Names: n} },
 		"upstream": func(o Options, name string, cert bool) upstream { return upstream{o, name, cert} },

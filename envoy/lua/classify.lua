@@ -1,6 +1,7 @@
 -- What a path asks for, as Kubernetes' RequestInfoFactory has it on the decoded path: the key of the route table
 -- ("group/version/resource", "group/version" or "group", the core group being empty) and the subresource, if any.
 -- Returns nothing for what no apiserver serves, or what is too odd: that goes the default way and meets the 404 guard.
+-- The third result is true for a document of discovery or OpenAPI, also where it is no group's or version's own.
 local classify
 do
   local match, byte, find, sub = string.match, string.byte, string.find, string.sub
@@ -27,7 +28,7 @@ do
       path = path:gsub("%%(%x%x)", function(h) return string.char(tonumber(h, 16)) end)
     end
     local key = document(path)
-    if key then return key end
+    if key or find(path, "^/openapi/v[23]$") or find(path, "^/openapi/v3/") then return key, nil, true end
     -- Trailing slashes go one by one: a pattern would take quadratic time over a path of slashes.
     local last = #path
     while last > 0 and byte(path, last) == 47 do last = last - 1 end
@@ -36,10 +37,13 @@ do
     local group, version, pos = match(path, "^/apis/([%l%d%.%-]+)/([%l%d%-]+)()")
     if not group then
       group, version, pos = "", match(path, "^/api/([%l%d%-]+)()")
-      if not version then return match(path, "^/apis/([%l%d%.%-]+)$") end
+      if not version then
+        group = match(path, "^/apis/([%l%d%.%-]+)$")
+        return group, nil, group ~= nil or path == "/apis" or path == "/api"
+      end
     end
     local gv = group .. "/" .. version
-    if pos > #path then return gv end
+    if pos > #path then return gv, nil, true end
     if byte(path, pos) ~= 47 then return nil end
 
     local resource, at = segment(path, pos + 1)

@@ -83,6 +83,8 @@ type Table struct {
 	// Complete says that every server known to exist was read, so that what no view has does not exist. While it is
 	// false, nobody can tell an API that does not exist from one that an unread server serves.
 	Complete bool
+	// Merged says that some server shows another discovery document than the cluster's, so that documents are merged.
+	Merged bool
 }
 
 // Lookup is the set that serves a key: the subresource's own, else its resource's, else the default.

@@ -8,6 +8,7 @@ import (
 	xdsmatcherv3 "github.com/cncf/xds/go/xds/type/matcher/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	luav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
 	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	previousprioritiesv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
@@ -28,8 +29,17 @@ const (
 	peerGuard    = "peer"
 	unknownGuard = "unknown"
 
+	// discoveryFilter is the bootstrap's ext_proc filter, which skips everything but routes that turn it on.
+	discoveryFilter = "discovery"
+
 	gvrHeader         = "x-gvr"
 	subresourceHeader = "x-subresource"
+	// documentHeader is on requests for discovery documents: the cluster's, or the local server's own.
+	documentHeader  = "x-document"
+	clusterDocument = "cluster"
+	localDocument   = "local"
+	// discoveryHeader tells a client whose document it was given.
+	discoveryHeader = "x-kubernetes-discovery"
 	// undeliveredHeader is set by a peer listener on answers to requests that never reached its apiserver.
 	undeliveredHeader = "x-peer-undelivered"
 
@@ -40,13 +50,13 @@ const (
 	notEvaluated = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the identity of this request was not evaluated","reason":"InternalError","code":500}` + "\n"
 )
 
-// routeConfiguration is the front's routes: nested exact maps, so that a request costs three look-ups whatever the
+// routeConfiguration is the front's routes: nested exact maps, so that a request costs four look-ups whatever the
 // table's size. First how the identity was evaluated (missing: 500, so that a failed filter lets nobody through), then
-// the group, version and resource, then, where only that differs, the subresource.
+// whether it is for a document, then the group, version and resource, then, where only that differs, the subresource.
 func routeConfiguration(table routing.Table, known map[string]Peer) (*routev3.RouteConfiguration, error) {
 	states := map[string]*xdsmatcherv3.Matcher_OnMatch{}
 	for _, v := range variants {
-		m, err := byResource(table, known, v)
+		m, err := byDocument(table, known, v)
 		if err != nil {
 			return nil, err
 		}
@@ -80,10 +90,36 @@ func routeConfiguration(table routing.Table, known map[string]Peer) (*routev3.Ro
 	}, nil
 }
 
-// byResource is the table of one variant.
-func byResource(table routing.Table, known map[string]Peer, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
+// byDocument tells requests for documents from all others. They go the same ways, but the cluster's are merged on their
+// way back while some server shows another.
+func byDocument(table routing.Table, known map[string]Peer, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
+	local, err := byResource(documents(table), known, variant, localDocument)
+	if err != nil {
+		return nil, err
+	}
+	cluster := local
+	if table.Merged {
+		if cluster, err = byResource(documents(table), known, variant, clusterDocument); err != nil {
+			return nil, err
+		}
+	}
+	others, err := byResource(table, known, variant, "")
+	if err != nil {
+		return nil, err
+	}
+	return exactMap(documentHeader, map[string]*xdsmatcherv3.Matcher_OnMatch{localDocument: local, clusterDocument: cluster}, others)
+}
+
+// documents is the table of documents alone.
+func documents(table routing.Table) routing.Table {
+	table.Entries = slices.DeleteFunc(slices.Clone(table.Entries), func(e routing.Entry) bool { return e.Key.Resource != "" })
+	return table
+}
+
+// byResource is the table of one variant, for resources or for one kind of documents.
+func byResource(table routing.Table, known map[string]Peer, variant, document string) (*xdsmatcherv3.Matcher_OnMatch, error) {
 	action := func(set routing.Set, guard string) (*xdsmatcherv3.Matcher_OnMatch, error) {
-		return action(set, variant, guard, throughListeners(set, known))
+		return action(set, variant, guard, document, throughListeners(set, known))
 	}
 	otherwise, err := action(table.Default, guardOf(table, table.Default))
 	if err != nil {
@@ -199,7 +235,7 @@ func throughListeners(set routing.Set, known map[string]Peer) bool {
 }
 
 // action sends to a set, without any time limit: watches, logs and exec live as long as they like.
-func action(set routing.Set, variant, guard string, listeners bool) (*xdsmatcherv3.Matcher_OnMatch, error) {
+func action(set routing.Set, variant, guard, document string, listeners bool) (*xdsmatcherv3.Matcher_OnMatch, error) {
 	var retry *routev3.RetryPolicy // the virtual host's
 	if listeners {
 		var err error
@@ -207,15 +243,35 @@ func action(set routing.Set, variant, guard string, listeners bool) (*xdsmatcher
 			return nil, err
 		}
 	}
-	var perFilter map[string]*anypb.Any
+	perFilter := map[string]*anypb.Any{}
 	if guard != "" {
 		config, err := packed(&luav3.LuaPerRoute{Override: &luav3.LuaPerRoute_Name{Name: guard}})
 		if err != nil {
 			return nil, err
 		}
-		perFilter = map[string]*anypb.Any{guardFilter: config}
+		perFilter[guardFilter] = config
+	}
+	var headers []*corev3.HeaderValueOption
+	switch document {
+	case clusterDocument:
+		config, err := packed(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{Overrides: &extprocv3.ExtProcOverrides{
+			ProcessingMode: &extprocv3.ProcessingMode{
+				RequestHeaderMode: extprocv3.ProcessingMode_SEND, ResponseHeaderMode: extprocv3.ProcessingMode_SEND,
+				RequestTrailerMode: extprocv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
+			},
+		}}})
+		if err != nil {
+			return nil, err
+		}
+		perFilter[discoveryFilter] = config
+	case localDocument:
+		headers = []*corev3.HeaderValueOption{{
+			Header:       &corev3.HeaderValue{Key: discoveryHeader, Value: "local"},
+			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+		}}
 	}
 	return onMatch(&routev3.Route{
+		ResponseHeadersToAdd: headers,
 		TypedPerFilterConfig: perFilter,
 		Name:                 set.ID(),
 		Match:                &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
