@@ -8,7 +8,7 @@ BUILD ?= $(or $(XDS_LAB_CACHE),$(HOME)/.cache/xds-server-lab)/tree
 # Packages whose tests run real parts do so one after the other, so that no
 # control plane starves another.
 packages = $(shell $(GO) list ./...)
-suites = $(filter xds-server/test/e2e/routing,$(packages))
+suites = $(filter xds-server/test/e2e/routing xds-server/test/e2e/discovery,$(packages))
 lab_packages = $(filter-out $(suites),$(filter xds-server/test/% %/integration,$(packages)))
 unit_packages = $(filter-out $(lab_packages) $(suites),$(packages))
 
@@ -26,15 +26,16 @@ test: parts ## run every unit and lab test, and every end-to-end suite
 	$(GO) test -timeout 15m $(unit_packages)
 	$(GO) test -timeout 30m -p 1 $(lab_packages)
 	$(MAKE) --no-print-directory e2e SUITE=routing
+	$(MAKE) --no-print-directory e2e SUITE=discovery
 
 .PHONY: e2e
-e2e: ## run one end-to-end suite on the lab: SUITE=routing
+e2e: ## run one end-to-end suite on the lab: SUITE=routing or discovery
 	@mkdir -p $(BUILD)
 	@$(GO) test -c -ldflags=-w -o $(BUILD)/e2e-$(SUITE) ./test/e2e/$(SUITE)
 	@cd test/e2e/$(SUITE) && $(BUILD)/e2e-$(SUITE) -test.timeout 40m $(ARGS)
 
 .PHONY: parts
-parts: ## get etcd, kube-apiservers, kubectl, Envoy and grpcurl into the lab's cache
+parts: ## get etcd, kube-apiservers, kubectl, Helm, Envoy and grpcurl into the lab's cache
 	@$(GO) run ./test/lab/parts
 
 .PHONY: lint

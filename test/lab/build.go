@@ -50,6 +50,7 @@ func getKubernetes(ctx context.Context, p Part, file string) error {
 type module struct {
 	path, version string
 	pkg           string // the command's directory in the module
+	source        string // of a command that only uses the module, instead of pkg
 	staged        string // the version of what the module requires at v0.0.0
 	ldflags       string
 }
@@ -75,7 +76,14 @@ func buildModule(ctx context.Context, file string, m module) error {
 	if _, err := run(edit...); err != nil {
 		return err
 	}
-	_, err := run("build", "-mod=mod", "-trimpath", "-ldflags", "-s -w "+m.ldflags, "-o", file, m.path+m.pkg)
+	command := m.path + m.pkg
+	if m.source != "" {
+		command = "."
+		if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(m.source), 0o644); err != nil {
+			return err
+		}
+	}
+	_, err := run("build", "-mod=mod", "-trimpath", "-ldflags", "-s -w "+m.ldflags, "-o", file, command)
 	return err
 }
 

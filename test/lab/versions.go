@@ -5,6 +5,9 @@ const (
 	etcdVersion    = "3.6.16"
 	grpcurlVersion = "1.9.4"
 	envoyVersion   = "1.40.0"
+
+	helmVersion      = "4.3.2"
+	oldClientVersion = "0.26.1"
 )
 
 // The kube-apiservers that the pairs of the tests are made of.

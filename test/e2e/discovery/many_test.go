@@ -1,0 +1,130 @@
+package discovery
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"xds-server/test/e2e/suite"
+	"xds-server/test/lab"
+)
+
+const (
+	manyDefinitions = 5000
+	manyGroups      = 20
+)
+
+func testMany(t *testing.T, p pair) {
+	suite.Scenario(t, "A8", fmt.Sprintf("%d CRDs on both servers: documents are right, memory and time to merge are printed", manyDefinitions), func(s *suite.S) {
+		client := s.Client(p.Lab, p.Admin(), lab.HTTP2)
+		before := memory(s, p)
+		began := time.Now()
+		var g errgroup.Group
+		g.SetLimit(24)
+		for i := range manyDefinitions {
+			g.Go(func() error {
+				body := definition(fmt.Sprintf("g%d.many.example.com", i%manyGroups), fmt.Sprintf("things%d", i), fmt.Sprintf("Thing%d", i))
+				a, err := lab.Call(s.Ctx, client, "POST", p.nodes[i%len(p.nodes)].DirectURL()+definitions, body, nil)
+				if err == nil && a.Status != http.StatusCreated {
+					err = fmt.Errorf("creating CRD %d answered %d: %.300s", i, a.Status, a.Body)
+				}
+				return err
+			})
+		}
+		if err := g.Wait(); err != nil {
+			s.Fatal(err)
+		}
+		fmt.Printf("       %d CRDs created in %.1f s\n", manyDefinitions, time.Since(began).Seconds())
+		for _, n := range p.nodes {
+			eventually(s, 3*time.Minute, n.Name+" lists them all itself", func() error {
+				groups, err := list(s, client, n.DirectURL(), nopeer)
+				if err == nil {
+					if got := manyListed(groups); got != manyDefinitions {
+						err = fmt.Errorf("it lists %d", got)
+					}
+				}
+				return err
+			})
+		}
+		fmt.Printf("       all listed by both servers after %.1f s\n", time.Since(began).Seconds())
+		want, listed := union(s, p.world, p.nodes...), time.Now()
+		for _, n := range p.nodes {
+			eventually(s, time.Minute, "the front of "+n.Name+" lists them all", func() error {
+				groups, err := list(s, client, n.FrontURL(), "")
+				if err == nil {
+					err = want(groups)
+				}
+				return err
+			})
+		}
+		fmt.Printf("       all listed by both fronts %.1f s after\n", time.Since(listed).Seconds())
+		var tags []string
+		for _, n := range p.nodes {
+			a := s.Call(client, "GET", n.FrontURL()+"/apis", "", http.Header{"Accept": {asJSON + aggregated}})
+			tags = append(tags, a.Header.Get("ETag"))
+			fmt.Printf("       /apis of %s: %d bytes\n", n.Name, len(a.Body))
+		}
+		if tags[0] != tags[1] || tags[0] == "" {
+			s.Errorf("ETags %v", tags)
+		}
+		after := memory(s, p)
+		for i, n := range p.nodes {
+			fmt.Printf("       xds-server of %s: %d MB resident, %d MB before; %s\n", n.Name, after[i]>>20, before[i]>>20, durations(s, n.AdminURL))
+		}
+	})
+}
+
+func manyListed(groups groupList) int {
+	n := 0
+	for _, g := range groups {
+		if strings.HasSuffix(g.Name, ".many.example.com") {
+			for _, v := range g.Versions {
+				n += len(v.Resources)
+			}
+		}
+	}
+	return n
+}
+
+// memory is what each xds-server has resident.
+func memory(s *suite.S, p pair) []int64 {
+	s.Helper()
+	var out []int64
+	for _, n := range p.nodes {
+		var value float64
+		for line := range strings.Lines(metrics(s, n.AdminURL)) {
+			if rest, ok := strings.CutPrefix(line, "process_resident_memory_bytes "); ok {
+				if _, err := fmt.Sscan(rest, &value); err != nil {
+					s.Fatal(err)
+				}
+			}
+		}
+		if value == 0 {
+			s.Errorf("the xds-server of %s does not tell its memory", n.Name)
+		}
+		out = append(out, int64(value))
+	}
+	return out
+}
+
+func metrics(s *suite.S, url string) string {
+	s.Helper()
+	return string(s.Want(http.DefaultClient, "GET", url+"/metrics", "", 200, "").Body)
+}
+
+// durations are what an xds-server says of how long its work with documents takes.
+func durations(s *suite.S, url string) string {
+	s.Helper()
+	var out []string
+	for line := range strings.Lines(metrics(s, url)) {
+		name, _, _ := strings.Cut(line, "{")
+		if strings.HasPrefix(line, "xds_server_") && strings.Contains(name, "seconds_sum") || strings.Contains(name, "seconds_count") && strings.HasPrefix(line, "xds_server_") {
+			out = append(out, strings.TrimSpace(strings.TrimPrefix(line, "xds_server_")))
+		}
+	}
+	return strings.Join(out, ", ")
+}
