@@ -38,8 +38,8 @@ func everywhere(s *suite.S, w world, group string, listed bool) {
 }
 
 // mentions says whether the documents that list groups have one, or have it not.
-func mentions(s *suite.S, client *http.Client, url, query, group string, listed bool) error {
-	for _, d := range []document{{"/apis" + query, asJSON + aggregated}, {"/apis", asJSON}, {"/openapi/v3", asJSON}, {"/openapi/v2", asJSON}} {
+func mentions(s *suite.S, client *http.Client, url, profile, group string, listed bool) error {
+	for _, d := range []document{{"/apis", asJSON + aggregated + profile}, {"/apis", asJSON}, {"/openapi/v3", asJSON}, {"/openapi/v2", asJSON}} {
 		a, err := lab.Call(s.Ctx, client, "GET", url+d.path, "", http.Header{"Accept": {d.accept}})
 		if err != nil {
 			return err

@@ -187,25 +187,25 @@ func firstDifference(a, b []byte) string {
 }
 
 // list is the aggregated document of a server or a front, the core group included.
-func list(s *suite.S, client *http.Client, url, query string) ([]apidiscoveryv2.APIGroupDiscovery, error) {
+func list(s *suite.S, client *http.Client, url, profile string) ([]apidiscoveryv2.APIGroupDiscovery, error) {
 	var out []apidiscoveryv2.APIGroupDiscovery
 	for _, path := range []string{"/api", "/apis"} {
-		a, err := lab.Call(s.Ctx, client, "GET", url+path+query, "", http.Header{"Accept": {asJSON + aggregated}})
+		a, err := lab.Call(s.Ctx, client, "GET", url+path, "", http.Header{"Accept": {asJSON + aggregated + profile}})
 		if err != nil {
 			return nil, err
 		}
 		var l apidiscoveryv2.APIGroupDiscoveryList
 		if err := json.Unmarshal(a.Body, &l); err != nil || a.Status != 200 || l.Kind != "APIGroupDiscoveryList" {
-			return nil, fmt.Errorf("%s answered %d: %.300s (%v)", path+query, a.Status, a.Body, err)
+			return nil, fmt.Errorf("%s answered %d: %.300s (%v)", path+profile, a.Status, a.Body, err)
 		}
 		out = append(out, l.Items...)
 	}
 	return out, nil
 }
 
-func mustList(s *suite.S, client *http.Client, url, query string) []apidiscoveryv2.APIGroupDiscovery {
+func mustList(s *suite.S, client *http.Client, url, profile string) []apidiscoveryv2.APIGroupDiscovery {
 	s.Helper()
-	out, err := list(s, client, url, query)
+	out, err := list(s, client, url, profile)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -215,7 +215,8 @@ func mustList(s *suite.S, client *http.Client, url, query string) []apidiscovery
 // groupList is what an aggregated document lists.
 type groupList = []apidiscoveryv2.APIGroupDiscovery
 
-const nopeer = "?profile=nopeer"
+// nopeer asks for a server's own document.
+const nopeer = ";profile=nopeer"
 
 // claims are everything that documents say is served: versions, and the verbs of each resource and subresource.
 func claims(lists ...[]apidiscoveryv2.APIGroupDiscovery) map[string]bool {
