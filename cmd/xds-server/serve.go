@@ -15,6 +15,7 @@ import (
 	"xds-server/pkg/admin"
 	"xds-server/pkg/config"
 	"xds-server/pkg/discovery"
+	"xds-server/pkg/extproc"
 	"xds-server/pkg/peers"
 	"xds-server/pkg/snapshot"
 	"xds-server/pkg/tables"
@@ -58,6 +59,7 @@ func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 	var poller *discovery.Poller
 	tables := tables.New(publisher, func() error { return poller.AllRead() }, c.Hold, log)
 	publisher.OnNode(tables.Connected)
+	known := newKnownDocuments(func(ctx context.Context, server string) error { return poller.Refresh(ctx, server) })
 	source, leases, err := serverSource(c, log, registry, tables.Evidence)
 	if err != nil {
 		return err
@@ -68,7 +70,8 @@ func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 		Local: c.NodeName, LocalAddress: c.LocalAddress,
 		OnChange: tables.Observe, Log: log, Registerer: registry,
 	})
-	health, err := admin.New(admin.Config{
+	tables.OnDocuments(known.set)
+	adminServer, err := admin.New(admin.Config{
 		Address: c.AdminAddress, Metrics: registry, Log: log,
 		Ready: []admin.Check{{Name: "views", Run: poller.AllRead}},
 	})
@@ -79,13 +82,14 @@ func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 		Socket: c.Socket, Address: c.Listen, AllowedNames: c.ListenAllowedNames,
 		TLS:       xds.TLSFiles{Cert: c.TLSCertFile, Key: c.TLSPrivateKeyFile, ClientCA: c.ListenClientCAFile},
 		Publisher: publisher, Log: log,
+		Register: extproc.New(known, log, registry).Register, Health: known.health,
 	})
 	if err != nil {
 		return err
 	}
 
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{poller.Run, server.Run, health.Run, leases} {
+	for _, run := range []func(context.Context) error{poller.Run, server.Run, adminServer.Run, leases} {
 		group.Go(func() error { return run(ctx) })
 	}
 	if err := group.Wait(); err != nil {

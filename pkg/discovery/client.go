@@ -15,10 +15,10 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 )
 
-// accept asks for the server's own aggregated document, without what its native peer proxy would merge into it. A
+// Accept asks for the server's own aggregated document, without what its native peer proxy would merge into it. A
 // server before 1.35 ignores the profile (it merges nothing), one before 1.30 answers with v2beta1, and one that has no
 // aggregated document at all with 406.
-const accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer," +
+const Accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer," +
 	"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList," +
 	"application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
 
@@ -163,7 +163,7 @@ func (c *client) ready(ctx context.Context) (reading, bool) {
 // given as parsed.
 func (c *client) document(ctx context.Context, path string) (*cached, *document, error) {
 	known := c.documents[path]
-	header := http.Header{"Accept": {accept}}
+	header := http.Header{"Accept": {Accept}}
 	if known != nil && known.etag != "" {
 		header.Set("If-None-Match", known.etag)
 	}

@@ -1,7 +1,9 @@
-// Package tables keeps every node's route table up to date with what is known of the servers, and publishes it.
+// Package tables keeps every node's route table, and the cluster's documents, up to date with what is known of the
+// servers, and publishes them.
 package tables
 
 import (
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -11,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"xds-server/pkg/discovery"
+	"xds-server/pkg/documents"
 	"xds-server/pkg/peers"
 	"xds-server/pkg/routing"
 	"xds-server/pkg/snapshot"
@@ -27,6 +30,9 @@ type Tables struct {
 
 	mu           sync.Mutex
 	observations []discovery.Observation
+	documents    *documents.Set
+	madeOf       documentsOf
+	onDocuments  func(set *documents.Set, complete bool)
 	secretsDirs  map[string]string // by node
 	nodes        []string          // that were compiled last
 	unlisted     unlisted
@@ -44,6 +50,22 @@ type unlisted struct {
 func New(p *snapshot.Publisher, complete func() error, hold time.Duration, log *zap.Logger) *Tables {
 	return &Tables{publisher: p, complete: complete, hold: hold, log: log, secretsDirs: map[string]string{}}
 }
+
+// documentsOf is what documents are made of: while it is the same, so are they.
+type documentsOf struct {
+	observations []discovery.Observation
+	complete     bool
+}
+
+func (d documentsOf) equal(o documentsOf) bool {
+	return d.complete == o.complete && slices.EqualFunc(d.observations, o.observations, func(a, b discovery.Observation) bool {
+		return a.Server.Name == b.Server.Name && a.View == b.View && a.Documents == b.Documents && maps.Equal(a.ETags, b.ETags)
+	})
+}
+
+// OnDocuments has f called with the documents whenever they are new, before any table counts on them. complete is false
+// while some server that exists was never read. It must be set before anything is observed.
+func (t *Tables) OnDocuments(f func(set *documents.Set, complete bool)) { t.onDocuments = f }
 
 // Observe takes what is known of the servers now.
 func (t *Tables) Observe(observations []discovery.Observation) {
@@ -94,6 +116,7 @@ func (t *Tables) compileAll() {
 		return
 	}
 	views, known := t.views(), t.peers()
+	t.compileDocuments(complete(views))
 	var nodes []string
 	for _, o := range t.observations {
 		t.compile(o.Server.Name, views, known)
@@ -106,6 +129,27 @@ func (t *Tables) compileAll() {
 		}
 	}
 	t.nodes = nodes
+}
+
+// complete says whether every server that exists was read.
+func complete(views map[string]*discovery.View) bool {
+	for _, v := range views {
+		if v == nil {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *Tables) compileDocuments(complete bool) {
+	of := documentsOf{t.observations, complete}
+	if t.documents != nil && of.equal(t.madeOf) {
+		return
+	}
+	t.documents, t.madeOf = documents.Compile(t.observations, complete), of
+	if t.onDocuments != nil {
+		t.onDocuments(t.documents, complete)
+	}
 }
 
 // views are the servers' views by name; nil for a server that exists but is unknown.
@@ -165,7 +209,9 @@ func (t *Tables) compile(node string, views map[string]*discovery.View, known ma
 	if dir == "" {
 		dir = snapshot.DefaultSecretsDir
 	}
-	resources, err := snapshot.Compile(routing.Compile(node, views), known, dir)
+	table := routing.Compile(node, views)
+	table.Merged = t.documents.Differ()
+	resources, err := snapshot.Compile(table, known, dir)
 	if err == nil {
 		err = t.publisher.Set(node, resources)
 	}

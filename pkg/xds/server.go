@@ -58,7 +58,10 @@ type Config struct {
 	AllowedNames []string
 
 	Publisher *snapshot.Publisher
-	Log       *zap.Logger
+	// Register adds a further service, if there is one. Its health is for its owner to set in Health.
+	Register func(grpc.ServiceRegistrar)
+	Health   *health.Server
+	Log      *zap.Logger
 }
 
 // Server is a listening server.
@@ -142,13 +145,13 @@ func (s *Server) Run(ctx context.Context) error {
 	cache, callbacks := s.config.Publisher.Cache(), s.config.Publisher.Callbacks()
 	xds := serverv3.NewServerAdvanced(fetcher{cache},
 		sotw.NewServer(ctx, cache, callbacks, opt, named), delta.NewServer(ctx, cache, callbacks, opt, named))
-	healthy := health.NewServer()
+	healthy := s.config.Health
+	if healthy == nil {
+		healthy = health.NewServer()
+	}
 
 	for _, l := range s.listeners {
 		server := s.grpcServer(l, xds, healthy)
-		for name := range server.GetServiceInfo() {
-			healthy.SetServingStatus(name, healthv1.HealthCheckResponse_SERVING)
-		}
 		group.Go(func() error {
 			log.Info("serving xDS", zap.Stringer("address", l.Addr()))
 			if err := server.Serve(l.Listener); err != nil && ctx.Err() == nil {
@@ -180,6 +183,12 @@ func (s *Server) grpcServer(l listener, xds serverv3.Server, healthy *health.Ser
 	runtimeservice.RegisterRuntimeDiscoveryServiceServer(server, xds)
 	statusservice.RegisterClientStatusDiscoveryServiceServer(server, clientStatus{s.config.Publisher})
 	healthv1.RegisterHealthServer(server, healthy)
+	for name := range server.GetServiceInfo() {
+		healthy.SetServingStatus(name, healthv1.HealthCheckResponse_SERVING)
+	}
+	if s.config.Register != nil {
+		s.config.Register(server)
+	}
 	reflection.Register(server)
 	return server
 }

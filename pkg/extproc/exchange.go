@@ -1,0 +1,129 @@
+package extproc
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"xds-server/pkg/discovery"
+	"xds-server/pkg/documents"
+)
+
+// exchange is one request for a document and its answer.
+type exchange struct {
+	source Source
+	// node is whose Envoy asks: its server is the local one.
+	node string
+
+	// client is what the client asked for; nil if it is no document.
+	client  *http.Request
+	handler http.Handler
+	verdict documents.Verdict
+	// asked is the If-None-Match that the local server was sent instead of the client's.
+	asked string
+}
+
+// mutation is what becomes of headers: set ones replace, and whatever is in remove goes.
+type mutation struct {
+	set    http.Header
+	remove []string
+}
+
+// request says what the local server is asked: where the document is merged, something of the same path that it
+// answers cheaply, since only its status counts.
+func (e *exchange) request(h http.Header) mutation {
+	target, err := url.ParseRequestURI(h.Get(":path"))
+	if err != nil {
+		return mutation{}
+	}
+	accept := strings.Join(h.Values("Accept"), ",")
+	if documents.Local(accept) && isAggregated(target.Path) {
+		return mutation{}
+	}
+	e.client = &http.Request{Method: h.Get(":method"), URL: target, Host: h.Get(":authority"), Header: http.Header{}}
+	for _, name := range []string{"Accept", "Accept-Encoding", "If-None-Match"} {
+		if v := h.Values(name); len(v) > 0 {
+			e.client.Header[name] = v
+		}
+	}
+	known := e.source.Documents()
+	e.handler, e.verdict = known.Find(target.Path)
+	if e.verdict != documents.Merged {
+		return mutation{}
+	}
+	out := mutation{set: http.Header{"Accept": {"application/json"}}, remove: []string{"accept-encoding", "if-modified-since", "range"}}
+	if isAggregated(target.Path) {
+		out.set.Set("Accept", discovery.Accept)
+	}
+	if e.asked = known.ETag(e.node, target.Path); e.asked == "" {
+		out.remove = append(out.remove, "if-none-match")
+	} else {
+		out.set.Set("If-None-Match", e.asked)
+	}
+	return out
+}
+
+// isAggregated is true for the paths that have an aggregated document.
+func isAggregated(path string) bool {
+	path = strings.TrimRight(path, "/")
+	return path == "/api" || path == "/apis"
+}
+
+// response says what the client gets. The local server's status decides: a refusal, or an error, stays what it is.
+func (e *exchange) response(ctx context.Context, h http.Header) answer {
+	local := h.Get(":status")
+	allowed := local == "200" || local == "304" || local == "301" && e.client != nil && strings.HasPrefix(e.client.URL.Path, "/openapi/")
+	if e.client == nil {
+		return untouched(resultLocal, local)
+	}
+	if !allowed && local != "404" {
+		return untouched(resultRefused, local)
+	}
+	handler, verdict := e.handler, e.verdict
+	if e.outdated(local, h) {
+		ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+		defer cancel()
+		// A server that can't be read now is known by what it said before.
+		_ = e.source.Refresh(ctx, e.node)
+		if now, v := e.source.Documents().Find(e.client.URL.Path); v == documents.Merged {
+			handler, verdict = now, v
+		} else if e.verdict != documents.Merged || !allowed {
+			handler, verdict = nil, v
+		}
+	}
+	switch {
+	case verdict == documents.Merged:
+		return merged(handler, e.client, local)
+	case allowed:
+		return untouched(resultLocal, local)
+	case verdict == documents.Absent:
+		return untouched(resultAbsent, local)
+	default:
+		return unavailable(local)
+	}
+}
+
+// outdated says whether the local server's answer tells of something that is not known yet. Documents without an ETag
+// do not tell, so that their server is read again each time.
+func (e *exchange) outdated(local string, h http.Header) bool {
+	switch {
+	case h.Get("X-Kubernetes-Peer-Proxied") == "true":
+		return false // the local server is away
+	case local == "304" || local == "301":
+		return false
+	case local == "200":
+		return e.asked == "" || h.Get("Etag") != e.asked
+	default: // 404
+		return e.verdict == documents.Same || e.verdict == documents.Unread
+	}
+}
+
+func (e *exchange) head() bool { return e.client != nil && e.client.Method == http.MethodHead }
+
+func (e *exchange) path() string {
+	if e.client == nil {
+		return ""
+	}
+	return e.client.URL.Path
+}
