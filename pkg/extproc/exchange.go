@@ -104,12 +104,14 @@ func (e *exchange) response(ctx context.Context, h http.Header) answer {
 	}
 }
 
-// outdated says whether the local server's answer tells of something that is not known yet. Documents without an ETag
-// do not tell, so that their server is read again each time.
+// outdated says whether the local server's answer may tell of something that its view does not have yet. Documents
+// without an ETag do not tell, so that their server is read again each time. OpenAPI documents are not part of a view.
 func (e *exchange) outdated(local string, h http.Header) bool {
 	switch {
 	case h.Get("X-Kubernetes-Peer-Proxied") == "true":
 		return false // the local server is away
+	case strings.HasPrefix(e.client.URL.Path, "/openapi/"):
+		return false
 	case local == "304" || local == "301":
 		return false
 	case local == "200":
