@@ -272,7 +272,7 @@ func TestASchemaIsServedAsAServerServesIt(t *testing.T) {
 				t.Errorf("%s: %s is %q instead of %q", c.name, name, got, want)
 			}
 		}
-		if c.status == 406 && !strings.Contains(w.Body.String(), `"kind":"Status"`) {
+		if c.status == 406 && !strings.Contains(w.Body.String(), `"kind": "Status"`) {
 			t.Errorf("%s: %s", c.name, w.Body)
 		}
 	}

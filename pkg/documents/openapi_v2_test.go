@@ -149,7 +149,7 @@ func TestWhoAsksTooEarlyIsToldToComeBack(t *testing.T) {
 	}
 	r := httptest.NewRecorder()
 	unavailable(r)
-	if r.Code != 503 || r.Header().Get("Retry-After") != "1" || !strings.Contains(r.Body.String(), `"kind":"Status"`) {
+	if r.Code != 503 || r.Header().Get("Retry-After") != "1" || !strings.Contains(r.Body.String(), `"kind": "Status"`) {
 		t.Errorf("%d %v %s", r.Code, r.Header(), r.Body)
 	}
 }

@@ -9,13 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// refuse answers with an error as Kubernetes' Status.
+// refuse answers with an error as Kubernetes' Status, laid out as kube-apiservers do before they know an encoding.
 func refuse(w http.ResponseWriter, err error) {
 	known := apierrors.APIStatus(apierrors.NewInternalError(err))
 	errors.As(err, &known)
 	status := known.Status()
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	body, _ := json.Marshal(status) // a Status always has a JSON form
+	body, _ := json.MarshalIndent(status, "", "  ") // a Status always has a JSON form
 	w.Header().Set("Content-Type", mediaJSON)
 	w.WriteHeader(int(status.Code))
 	_, _ = w.Write(body) // a client that has gone away
