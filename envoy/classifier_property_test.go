@@ -25,6 +25,8 @@ type classified struct {
 	refused          bool
 	path             string
 	key, subresource string
+	// document is whose discovery document it asks for: the cluster's or the local server's; empty if it is none.
+	document string
 }
 
 // line is one connection to Envoy, used for request after request.
@@ -36,6 +38,11 @@ type line struct {
 
 func (l *line) classify(tb testing.TB, path string) classified {
 	tb.Helper()
+	return l.send(tb, "GET", path, "")
+}
+
+func (l *line) send(tb testing.TB, method, path, headers string) classified {
+	tb.Helper()
 	if l.c == nil {
 		c, err := net.Dial("unix", l.e.Socket)
 		if err != nil {
@@ -43,7 +50,7 @@ func (l *line) classify(tb testing.TB, path string) classified {
 		}
 		l.c, l.r = c, bufio.NewReader(c)
 	}
-	if _, err := fmt.Fprintf(l.c, "GET %s HTTP/1.1\r\nHost: front\r\n\r\n", path); err != nil {
+	if _, err := fmt.Fprintf(l.c, "%s %s HTTP/1.1\r\nHost: front\r\n%s\r\n", method, path, headers); err != nil {
 		tb.Fatal(err)
 	}
 	res, err := http.ReadResponse(l.r, nil)
@@ -67,7 +74,7 @@ func (l *line) classify(tb testing.TB, path string) classified {
 	if err := json.Unmarshal(body, &echo); err != nil {
 		tb.Fatalf("%q: %v", path, err)
 	}
-	return classified{path: echo.Path, key: echo.Headers.Get("X-Gvr"), subresource: echo.Headers.Get("X-Subresource")}
+	return classified{path: echo.Path, key: echo.Headers.Get("X-Gvr"), subresource: echo.Headers.Get("X-Subresource"), document: echo.Headers.Get("X-Document")}
 }
 
 func (l *line) close() {
@@ -83,6 +90,9 @@ var (
 	documentPath = regexp.MustCompile(`^/openapi/v3/apis/([^/]+/[^/]+)$|^/apis/([^/]+/[^/]+)/*$|^/apis/([^/]+)/*$`)
 	corePath     = regexp.MustCompile(`^/openapi/v3/api/([^/]+)$|^/api/([^/]+)/*$`)
 )
+
+// discoveryPath are the documents of discovery and OpenAPI; what is no plain name has none.
+var discoveryPath = regexp.MustCompile(`^/apis?/*$|^/api/[a-z0-9-]+/*$|^/apis/[a-z0-9.-]+(/[a-z0-9-]+)?/*$|^/openapi/v[23]$|^/openapi/v3/`)
 
 // document is the key of a path that is no resource request but a document of a group or a version.
 func document(path string) string {
@@ -122,6 +132,9 @@ func check(tb testing.TB, got classified, raw string) (named, nameable bool) {
 	u, err := url.ParseRequestURI(raw)
 	if err != nil {
 		tb.Fatalf("%q: %v, but it arrived at a Go server", raw, err)
+	}
+	if want := discoveryPath.MatchString(u.Path); (got.document == "cluster") != want {
+		tb.Errorf("%q is for the document of %q, want one: %v", raw, got.document, want)
 	}
 	info, err := resolver.NewRequestInfo(&http.Request{Method: http.MethodGet, URL: u})
 	if err != nil || !info.IsResourceRequest {
@@ -263,6 +276,42 @@ func TestOrdinaryRequestsAreNamed(t *testing.T) {
 		}
 		if got.key != "" {
 			check(t, got, path)
+		}
+	}
+}
+
+func TestTheLocalServersOwnDocumentIsToldFromTheClusters(t *testing.T) {
+	e := luatest.Start(t, luatest.Config{Script: lua.Front(lua.Config{CAFile: "/nonexistent"})})
+	l := &line{e: e}
+	t.Cleanup(l.close)
+	const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	for _, tt := range []struct{ method, path, accept, want string }{
+		{"GET", "/apis", "", "cluster"},
+		{"GET", "/apis", "*/*", "cluster"},
+		{"GET", "/apis?x=profile=nopeer", aggregated, "cluster"},
+		{"GET", "/apis", aggregated, "cluster"},
+		{"GET", "/apis", aggregated + ";profile=other", "cluster"},
+		{"GET", "/apis", aggregated + ";profile=nopeers", "cluster"},
+		{"GET", "/apis", aggregated + ";profile=nopeer", "local"},
+		{"GET", "/api", aggregated + "; Profile=\"nopeer\" ;q=0.9", "local"},
+		{"GET", "/apis", aggregated + ";profile=nopeer," + aggregated, "local"},
+		{"GET", "/apis", aggregated + "," + aggregated + ";profile=nopeer", "cluster"},
+		{"POST", "/apis", "", "local"},
+		{"GET", "/openapi/v2", "", "cluster"},
+		{"GET", "/openapi/v3/version", "", "cluster"},
+		{"GET", "/apis/apps/v1", "", "cluster"},
+		{"GET", "/apis/apps/v1/deployments", "", ""},
+		{"GET", "/version", "", ""},
+	} {
+		accept := ""
+		if tt.accept != "" {
+			accept = "Accept: " + tt.accept + "\r\n"
+		}
+		if tt.method == "POST" {
+			accept += "Content-Length: 0\r\n"
+		}
+		if got := l.send(t, tt.method, tt.path, accept); got.document != tt.want {
+			t.Errorf("%s %s with Accept %q is for the document of %q, want %q", tt.method, tt.path, tt.accept, got.document, tt.want)
 		}
 	}
 }

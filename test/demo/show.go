@@ -68,5 +68,5 @@ func show(ctx context.Context, l *lab.Lab, p *plane.Plane) (wrong int) {
 			fmt.Printf("    expected %d, proxied %v, %q in: %.300s\n", s.status, s.proxied, s.contained, answer.Body)
 		}
 	}
-	return wrong + showAudit(ctx, l, p)
+	return wrong + showDiscovery(ctx, l, p) + showAudit(ctx, l, p)
 }
