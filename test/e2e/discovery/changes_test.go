@@ -127,7 +127,7 @@ func testFollowing(t *testing.T, p pair) {
 			"apps": p.names(), "policy": p.names(), "batch": p.names(), "storagemigration.k8s.io": p.names(),
 		})
 		const group = "followed.example.com"
-		client := s.Client(p.Lab, p.Token("bob"), lab.HTTP2)
+		client := s.Client(p.Lab, p.Token("alice"), lab.HTTP2)
 		for i, n := range p.nodes {
 			before := s.Call(client, "GET", n.FrontURL()+"/apis", "", http.Header{"Accept": {asJSON + aggregated}}).Header.Get("ETag")
 			createCRD(s, p.world, n, group)
@@ -136,7 +136,7 @@ func testFollowing(t *testing.T, p pair) {
 			if a.Status != 200 || !strings.Contains(string(a.Body), group) {
 				s.Errorf("the ETag of before the CRD answered %d", a.Status)
 			}
-			repeated(s, client, n.FrontURL()+"/apis", asJSON+aggregated, a)
+			repeated(s, client, n.FrontURL()+"/apis", asJSON+aggregated, a, 200)
 			deleteCRD(s, p.world, n, group)
 			settled(s, p.world, p.nodes, fmt.Sprintf("CRD %d deleted", i+1), union(s, p.world, p.nodes...))
 		}

@@ -52,6 +52,14 @@ func outage(s *suite.S, p pair) {
 			s.Logf("end of the controller manager's log:\n%s", manager.LogTail(30))
 		}
 		manager.Kill()
+		if !p.updated.Server.Running() { // for the scenarios after this
+			if err := p.updated.Server.Start(); err != nil {
+				s.Error(err)
+			}
+			if err := p.updated.Server.WaitReady(s.Ctx); err != nil {
+				s.Error(err)
+			}
+		}
 	}()
 
 	for _, name := range []string{"held", "other"} {
