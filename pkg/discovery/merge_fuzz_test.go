@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"bytes"
-	"os"
 	"testing"
 )
 
@@ -11,15 +10,8 @@ func FuzzMerge(f *testing.F) {
 	f.Add(false, render(view("apps/v1/a g/v1/r/s").Groups), render(view("g/v2/r ~g/v1/x apps/v1/a").Groups))
 	f.Add(true, render(view("/v1/pods").Groups), render(view("/v1/pods/log /v2/pods").Groups))
 	f.Add(false, render(view("a/v1/r b/v1/r c/v1/r").Groups), render(view("c/v1/r b/v1/r a/v1/r").Groups))
-	var real [2][]byte
-	for i, file := range []string{"testdata/documents/apis-1.36.3.json", "testdata/documents/apis-1.37.2.json"} {
-		body, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
-		real[i] = body
-	}
-	f.Add(false, real[0], real[1])
+	full := manyCRDs(1, "own.test")
+	f.Add(false, render(full.Groups[1:]), render(view("g00000.example.test/v1/things0/scale").Groups))
 	f.Fuzz(func(t *testing.T, core bool, a, b []byte) {
 		var views []*View
 		for _, body := range [][]byte{a, b} {
