@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(programVariable) != "" {
 		os.Exit(lab.Run(holdOpen, lab.Etcd))
 	}
-	lab.Main(m, lab.Etcd, lab.KubeAPIServer(lab.Kube136), lab.KubeAPIServer(lab.Kube137), lab.Kubectl(lab.Kube137),
-		lab.KubeControllerManager(lab.Kube136))
+	lab.Main(m, lab.Etcd, lab.KubeAPIServer(lab.Kube134), lab.KubeAPIServer(lab.Kube136), lab.KubeAPIServer(lab.Kube137),
+		lab.Kubectl(lab.Kube137), lab.KubeControllerManager(lab.Kube136))
 }
 
 func holdOpen(ctx context.Context) error {
