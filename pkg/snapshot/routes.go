@@ -90,8 +90,8 @@ func routeConfiguration(table routing.Table, known map[string]Peer) (*routev3.Ro
 	}, nil
 }
 
-// byDocument tells requests for documents from all others. They go the same ways, but the cluster's are merged on their
-// way back while some server shows another.
+// byDocument tells requests for documents from all others. They go the same ways, but while some server shows another
+// document than the cluster's, that goes to the local server and is merged on its way back.
 func byDocument(table routing.Table, known map[string]Peer, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
 	local, err := byResource(documents(table), known, variant, localDocument)
 	if err != nil {
@@ -99,7 +99,11 @@ func byDocument(table routing.Table, known map[string]Peer, variant string) (*xd
 	}
 	cluster := local
 	if table.Merged {
-		if cluster, err = byResource(documents(table), known, variant, clusterDocument); err != nil {
+		// Whoever serves what a document is about, the local server says who may read it: a peer may be down, and the filter
+		// knows what it had.
+		merged := table
+		merged.Entries = nil
+		if cluster, err = byResource(merged, known, variant, clusterDocument); err != nil {
 			return nil, err
 		}
 	}
