@@ -30,8 +30,9 @@ type openAPI struct {
 	leftOut map[string]error
 }
 
-// newOpenAPI makes the documents from those that servers have; merged says what there is to be in them.
-func newOpenAPI(observations []discovery.Observation, merged *discovery.View, _ bool) *openAPI {
+// newOpenAPI makes the documents from those that servers have; merged says what there is to be in them. What it lacks is
+// known to be gone only if it is complete.
+func newOpenAPI(observations []discovery.Observation, merged *discovery.View, complete bool) *openAPI {
 	o := &openAPI{
 		servers: make(map[string]discovery.Observation, len(observations)),
 		schemas: map[string]*schemaDocument{},
@@ -50,11 +51,12 @@ func newOpenAPI(observations []discovery.Observation, merged *discovery.View, _ 
 			o.sameIndex = false
 		}
 		for path := range server.Documents.OpenAPIV3 {
-			if o.schemas[path] == nil {
-				if d := newSchemaDocument(path, read, merged); d != nil {
-					d.choose = sync.OnceValue(func() choice { return o.noted("/openapi/v3/"+path, d.pick()) })
-					o.schemas[path] = d
-				}
+			if o.schemas[path] != nil {
+				continue
+			}
+			if d := newSchemaDocument(path, read, merged); !complete || !d.gone {
+				d.choose = sync.OnceValue(func() choice { return o.noted(path, d.pick()) })
+				o.schemas[path] = d
 			}
 		}
 	}

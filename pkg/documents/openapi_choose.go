@@ -20,6 +20,9 @@ type schemaDocument struct {
 	path string
 	// same says that all servers have this document: it needs no body.
 	same bool
+	// gone says that it is of a group or version that no view has, and not everywhere: the API was removed, and some index
+	// is older than the views.
+	gone bool
 	// wanted are the resources that the document has to have; nil if it is not of a version.
 	wanted *apidiscoveryv2.APIVersionDiscovery
 	gv     schema.GroupVersion
@@ -47,8 +50,7 @@ type choice struct {
 	err error
 }
 
-// newSchemaDocument collects who has what at a path. A path of a group or version that no view has is nil, if it isn't
-// everywhere: that is an API which is gone, in an index that is older than the views.
+// newSchemaDocument collects who has what at a path.
 func newSchemaDocument(path string, servers []discovery.Observation, merged *discovery.View) *schemaDocument {
 	d := &schemaDocument{path: path}
 	everywhere := true
@@ -71,23 +73,23 @@ func newSchemaDocument(path string, servers []discovery.Observation, merged *dis
 		}
 	}
 	d.same = everywhere && len(d.candidates) == 1
+	if merged == nil {
+		return d
+	}
 	parts := strings.Split(path, "/")
 	switch {
-	case merged == nil:
 	case len(parts) == 2 && parts[0] == "api":
 		d.gv = schema.GroupVersion{Version: parts[1]}
-		d.wanted = merged.Find(d.gv)
 	case len(parts) == 3 && parts[0] == "apis":
 		d.gv = schema.GroupVersion{Group: parts[1], Version: parts[2]}
-		d.wanted = merged.Find(d.gv)
 	case len(parts) == 2 && parts[0] == "apis":
-		if !everywhere && !slices.ContainsFunc(merged.Groups, func(g apidiscoveryv2.APIGroupDiscovery) bool { return g.Name == parts[1] }) {
-			return nil
-		}
+		d.gone = !everywhere && !slices.ContainsFunc(merged.Groups, func(g apidiscoveryv2.APIGroupDiscovery) bool { return g.Name == parts[1] })
+		return d
+	default:
+		return d
 	}
-	if d.gv.Version != "" && d.wanted == nil && !everywhere {
-		return nil
-	}
+	d.wanted = merged.Find(d.gv)
+	d.gone = !everywhere && d.wanted == nil
 	return d
 }
 

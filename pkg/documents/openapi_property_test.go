@@ -195,7 +195,7 @@ func FuzzServersOpenAPI(f *testing.F) {
 	f.Add([]byte(doc), []byte(schemaOf([]string{"/b"}, map[string]string{"G": `{"type":"object","properties":null,"x-kubernetes-group-version-kind":{}}`, "H": "null"})))
 	f.Add([]byte(oldSwagger), []byte(newSwagger2))
 	f.Add([]byte(`{"paths":{"/a":null,"x":1},"components":{"schemas":[]},"definitions":{"a":1}}`), []byte(`{"paths":{"/b":{"parameters":[null,{"$ref":"%"}]}},"parameters":{"p":null}}`))
-	f.Add([]byte(strings.Repeat(`{"paths":`, 20000)), []byte(`null`))
+	f.Add([]byte(strings.Repeat(`{"paths":`, 200)), []byte(`null`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		servers := []schemaServer{
 			{serves: "g.io/v1/a", v3: map[string]string{"apis/g.io/v1": string(a)}, v2: string(a)},

@@ -1,7 +1,6 @@
 package documents
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -78,7 +77,7 @@ func (h schemaHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		json := c.body
 		done := protobufs.get(c.hash, func() (*content, error) { return protobufV3(json) })
 		if c = done.wait(req.Context(), patience); c == nil {
-			unavailable(w)
+			unavailable(w, done)
 			return
 		}
 	}
@@ -112,9 +111,13 @@ func acceptable(req *http.Request, protobuf string) string {
 	return ""
 }
 
-// unavailable is the answer while a document can't be had.
-func unavailable(w http.ResponseWriter) {
+// unavailable is the answer where a document can't be had, or not yet.
+func unavailable(w http.ResponseWriter, t *work) {
 	w.Header().Set("Cache-Control", cachePrivate)
+	if t.failed() {
+		refuse(w, apierrors.NewServiceUnavailable("the OpenAPI document of all servers could not be encoded"))
+		return
+	}
 	w.Header().Set("Retry-After", "1")
 	refuse(w, apierrors.NewServiceUnavailable("the OpenAPI document of all servers is being put together"))
 }
@@ -141,17 +144,4 @@ func encodeProto(mediaType string, m proto.Message) (*content, error) {
 		return nil, err
 	}
 	return newContent(mediaType, body), nil
-}
-
-// wait returns what was made, or nil if that takes longer, or failed.
-func (t *work) wait(ctx context.Context, long time.Duration) *content {
-	timeout := time.NewTimer(long)
-	defer timeout.Stop()
-	select {
-	case <-t.done:
-		return t.content
-	case <-timeout.C:
-	case <-ctx.Done():
-	}
-	return nil
 }

@@ -205,6 +205,20 @@ func TestASchemaComesFromAServerThatHasAllResources(t *testing.T) {
 	}
 }
 
+func TestWhatNoViewHasIsNotGoneWhileAServerIsUnread(t *testing.T) {
+	all := []discovery.Observation{
+		schemaServer{v3: map[string]string{"apis/g.io/v1": "{}", "apis/g.io": "{}"}}.observation("a"),
+		schemaServer{}.observation("b"),
+	}
+	for _, path := range []string{"/openapi/v3/apis/g.io/v1", "/openapi/v3/apis/g.io"} {
+		for complete, want := range map[bool]Verdict{true: Absent, false: Merged} {
+			if _, got := newOpenAPI(all, &discovery.View{}, complete).find(path); got != want {
+				t.Errorf("%s is %s, complete: %v", path, got, complete)
+			}
+		}
+	}
+}
+
 func TestWhatIsLeftOutIsKnown(t *testing.T) {
 	o := openAPIOf(
 		schemaServer{serves: "g.io/v1/a", v3: map[string]string{"apis/g.io/v1": schemaOf([]string{"/a"}, nil)}},

@@ -90,13 +90,8 @@ func (s *swagger) find() (http.Handler, Verdict) {
 	case !s.differ():
 		return nil, Same
 	}
-	w := s.united()
-	select {
-	case <-w.done:
-		if w.content == nil && !errors.Is(w.err, errDropped) {
-			return nil, Unread
-		}
-	default:
+	if s.united().failed() {
+		return nil, Unread
 	}
 	return http.HandlerFunc(s.serve), Merged
 }
@@ -109,13 +104,15 @@ func (s *swagger) serve(w http.ResponseWriter, req *http.Request) {
 		refuse(w, negotiation.NewNotAcceptableError([]string{mediaJSON, mediaProtobufV2}))
 		return
 	}
-	c := s.united().wait(req.Context(), patience)
+	done := s.united()
+	c := done.wait(req.Context(), patience)
 	if c != nil && media != mediaJSON {
 		json := c.body
-		c = swaggers.get(s.key+"protobuf", func() (*content, error) { return protobufV2(json) }).wait(req.Context(), patience)
+		done = swaggers.get(s.key+"protobuf", func() (*content, error) { return protobufV2(json) })
+		c = done.wait(req.Context(), patience)
 	}
 	if c == nil {
-		unavailable(w)
+		unavailable(w, done)
 		return
 	}
 	c.serve(w, req)

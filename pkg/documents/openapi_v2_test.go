@@ -147,9 +147,20 @@ func TestWhoAsksTooEarlyIsToldToComeBack(t *testing.T) {
 	if first.wait(t.Context(), time.Minute) == nil {
 		t.Error("what was begun is not finished")
 	}
-	r := httptest.NewRecorder()
-	unavailable(r)
-	if r.Code != 503 || r.Header().Get("Retry-After") != "1" || !strings.Contains(r.Body.String(), `"kind": "Status"`) {
-		t.Errorf("%d %v %s", r.Code, r.Header(), r.Body)
+	failing := w.get("e", func() (*content, error) { return nil, errNoObject })
+	<-failing.done
+	for _, c := range []struct {
+		what  *work
+		retry string
+	}{
+		{second, "1"},
+		{newWork("that is being made"), "1"},
+		{failing, ""},
+	} {
+		r := httptest.NewRecorder()
+		unavailable(r, c.what)
+		if r.Code != 503 || r.Header().Get("Retry-After") != c.retry || !strings.Contains(r.Body.String(), `"Status"`) {
+			t.Errorf("%s: %d %v %s", c.what.key, r.Code, r.Header(), r.Body)
+		}
 	}
 }

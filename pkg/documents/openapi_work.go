@@ -1,10 +1,12 @@
 package documents
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 )
 
 // works are expensive contents that are kept from one Set to the next, by a key that says what is in them. Each is made
@@ -72,6 +74,29 @@ func (w *works) do(t *work, make func() (*content, error)) {
 		t.content, err = make()
 		return err
 	})
+}
+
+// failed says that asking again gives no more.
+func (t *work) failed() bool {
+	select {
+	case <-t.done:
+		return t.content == nil && !errors.Is(t.err, errDropped)
+	default:
+		return false
+	}
+}
+
+// wait returns what was made, or nil if that takes longer, or failed.
+func (t *work) wait(ctx context.Context, long time.Duration) *content {
+	timeout := time.NewTimer(long)
+	defer timeout.Stop()
+	select {
+	case <-t.done:
+		return t.content
+	case <-timeout.C:
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // guarded calls what reads others' documents with parsers that are made for right ones: one that makes them panic is as
