@@ -37,7 +37,26 @@ func Compile(node string, views map[string]*discovery.View) Table {
 		}
 	}
 	slices.SortFunc(table.Entries, func(a, b Entry) int { return a.Key.Compare(b.Key) })
+	table.Stale = stale(views[node], servedBy)
 	return table
+}
+
+// stale are the versions that a view has as Stale and somebody serves.
+func stale(v *discovery.View, servedBy map[Key]*big.Int) []Key {
+	if v == nil {
+		return nil
+	}
+	var out []Key
+	for _, g := range v.Groups {
+		for _, version := range g.Versions {
+			key := Key{Group: g.Name, Version: version.Version}
+			if version.Freshness == apidiscoveryv2.DiscoveryFreshnessStale && servedBy[key] != nil {
+				out = append(out, key)
+			}
+		}
+	}
+	slices.SortFunc(out, Key.Compare)
+	return out
 }
 
 // find is a binary search, since entries are sorted.

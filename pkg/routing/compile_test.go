@@ -257,3 +257,16 @@ func TestEntriesAreSortedAndSetsNamedOnce(t *testing.T) {
 		}
 	})
 }
+
+func TestATableNamesTheVersionsOfWhichTheLocalServerCanOnlySayThatItCannotReachThem(t *testing.T) {
+	views := map[string]*discovery.View{
+		"o": view("/v1/pods", "metrics.k8s.io/v1!", "gone.io/v1!"),
+		"n": view("/v1/pods", "metrics.k8s.io/v1/nodes", "gone.io/v1!"),
+	}
+	if got := Compile("o", views).Stale; !slices.Equal(got, []Key{{Group: "metrics.k8s.io", Version: "v1"}}) {
+		t.Errorf("at o: %v", got)
+	}
+	if got := Compile("n", views).Stale; len(got) > 0 {
+		t.Errorf("at n, which reaches all that anybody does: %v", got)
+	}
+}

@@ -85,6 +85,9 @@ type Table struct {
 	Complete bool
 	// Merged says that some server shows another discovery document than the cluster's, so that documents are merged.
 	Merged bool
+	// Stale are the keys of whole versions that the node's own server has but can't reach (aggregated APIs) and another
+	// server can: its answers about them are errors. Sorted.
+	Stale []Key
 }
 
 // Lookup is the set that serves a key: the subresource's own, else its resource's, else the default.

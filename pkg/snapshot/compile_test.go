@@ -70,6 +70,13 @@ func TestTablesAsGoldenFiles(t *testing.T) {
 			table: routing.Table{Node: "old", Default: all, Complete: true, Entries: []routing.Entry{entry("x.io/v1/xs", onlyNew)}},
 			known: direct,
 		},
+		"documents that differ": {
+			table: routing.Table{Node: "old", Default: all, Complete: true, Merged: true, Entries: []routing.Entry{
+				entry("metrics.k8s.io/v1", onlyNew),
+				entry("x.io/v1", onlyNew),
+			}, Stale: []routing.Key{{Group: "metrics.k8s.io", Version: "v1"}}},
+			known: peersOf("", "new", "old"),
+		},
 		"a single server": {
 			table: routing.Table{Node: "old", Default: routing.Set{Local: true}, Complete: true},
 			known: peersOf("", "old"),

@@ -91,7 +91,8 @@ func routeConfiguration(table routing.Table, known map[string]Peer) (*routev3.Ro
 }
 
 // byDocument tells requests for documents from all others. They go the same ways, but while some server shows another
-// document than the cluster's, that goes to the local server and is merged on its way back.
+// document than the cluster's, that goes to the local server and is merged on its way back, unless all that the local
+// server can say about it is an error.
 func byDocument(table routing.Table, known map[string]Peer, variant string) (*xdsmatcherv3.Matcher_OnMatch, error) {
 	local, err := byResource(documents(table), known, variant, localDocument)
 	if err != nil {
@@ -102,7 +103,7 @@ func byDocument(table routing.Table, known map[string]Peer, variant string) (*xd
 		// Whoever serves what a document is about, the local server says who may read it: a peer may be down, and the filter
 		// knows what it had.
 		merged := table
-		merged.Entries = nil
+		merged.Entries = slices.DeleteFunc(slices.Clone(table.Entries), func(e routing.Entry) bool { return !slices.Contains(table.Stale, e.Key) })
 		if cluster, err = byResource(merged, known, variant, clusterDocument); err != nil {
 			return nil, err
 		}
