@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -17,17 +19,44 @@ type knownDocuments struct {
 	current atomic.Pointer[documents.Set]
 	refresh func(ctx context.Context, server string) error
 	health  *health.Server
+	log     *zap.Logger
+	logged  map[string]bool
 }
 
-func newKnownDocuments(refresh func(context.Context, string) error) *knownDocuments {
-	k := &knownDocuments{refresh: refresh, health: health.NewServer()}
+func newKnownDocuments(refresh func(context.Context, string) error, log *zap.Logger, reg prometheus.Registerer) *knownDocuments {
+	k := &knownDocuments{refresh: refresh, health: health.NewServer(), log: log}
 	k.serving(false)
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "xds_server_invalid_documents",
+		Help: "OpenAPI documents of kube-apiservers that can't be used and are left out of the merged ones.",
+	}, func() float64 { return float64(len(k.problems())) }))
 	return k
 }
 
+// set takes new documents. Its calls come one after another.
 func (k *knownDocuments) set(s *documents.Set, complete bool) {
+	k.logProblems()
 	k.current.Store(s)
 	k.serving(complete)
+}
+
+func (k *knownDocuments) problems() []error {
+	if s := k.current.Load(); s != nil {
+		return s.Problems()
+	}
+	return nil
+}
+
+// logProblems says each problem once, until it is over. They turn up as documents are asked for.
+func (k *knownDocuments) logProblems() {
+	now := map[string]bool{}
+	for _, err := range k.problems() {
+		now[err.Error()] = true
+		if !k.logged[err.Error()] {
+			k.log.Warn("a kube-apiserver's OpenAPI document is left out", zap.Error(err))
+		}
+	}
+	k.logged = now
 }
 
 func (k *knownDocuments) serving(ok bool) {

@@ -59,7 +59,7 @@ func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 	var poller *discovery.Poller
 	tables := tables.New(publisher, func() error { return poller.AllRead() }, c.Hold, log)
 	publisher.OnNode(tables.Connected)
-	known := newKnownDocuments(func(ctx context.Context, server string) error { return poller.Refresh(ctx, server) })
+	known := newKnownDocuments(func(ctx context.Context, server string) error { return poller.Refresh(ctx, server) }, log, registry)
 	source, leases, err := serverSource(c, log, registry, tables.Evidence)
 	if err != nil {
 		return err
