@@ -20,11 +20,6 @@ var (
 	seed   = flag.Uint64("seed", 1, "what they are made from; 0: something else every time")
 )
 
-// stricter is how many chains in a thousand the front may refuse, outside of the known classes, that an apiserver takes:
-// bytes changed at random find a new reason of BoringSSL's once in about ten thousand. Nobody gains anything by one, and
-// FuzzCertificate and longer runs are there to find them. A user that Go would not give fails at once.
-const stricter = 1
-
 func startFront(tb testing.TB, b *luatest.Cluster) *luatest.Envoy {
 	tb.Helper()
 	return luatest.Start(tb, luatest.Config{
@@ -54,7 +49,7 @@ func TestRandomCertificateChainsAreTheSameUserInEnvoyAsInTheAPIServer(t *testing
 		seed = rand.Uint64()
 	}
 	t.Logf("seed %d", seed)
-	var next, refused, differ atomic.Int64
+	var next, differ atomic.Int64
 	var mu sync.Mutex
 	kinds := map[string]int{}
 	begin := time.Now()
@@ -72,14 +67,8 @@ func TestRandomCertificateChainsAreTheSameUserInEnvoyAsInTheAPIServer(t *testing
 				mu.Lock()
 				kinds[want.Kind+" → "+got.Kind]++
 				mu.Unlock()
-				switch {
-				case err == nil:
-				case got.Kind != "user" && want.Kind == "user" && refused.Add(1)*1000 <= stricter*int64(*chains):
-					t.Logf("chain %d is refused for a reason that is no class yet: %v", n, err)
-				default:
-					if differ.Add(1) <= 40 {
-						t.Errorf("chain %d: %v", n, err)
-					}
+				if err != nil && differ.Add(1) <= 40 {
+					t.Errorf("chain %d: %v", n, err)
 				}
 			}
 		})

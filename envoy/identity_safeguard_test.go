@@ -185,7 +185,7 @@ func TestAConnectionLosesItsUserWhenTheCertificateOrTheCAEnds(t *testing.T) {
 	}
 
 	conn := dial(e, c.Leaf())
-	other := luatest.P256()
+	other := luatest.P256("another CA")
 	c.WriteCA(t, c.Authority(c.CAName, c.CAName, other).Sign(other))
 	if v := until(conn); v.Kind != none {
 		t.Errorf("after the CA changed: %v", v)

@@ -116,9 +116,11 @@ var subjects = []subject{
 	named("blank after a group", unsafe, luatest.Simple(luatest.CN, "a", luatest.O, "b ")),
 	named("an empty group", unsafe, luatest.Simple(luatest.CN, "a", luatest.O, "", luatest.O, "b")),
 
-	changed("expired", none, func(c *luatest.Cluster, l *luatest.Template) { l.NotAfter = c.Now.Add(-time.Minute) }),
-	changed("not yet valid", none, func(c *luatest.Cluster, l *luatest.Template) { l.NotBefore = c.Now.Add(time.Minute) }),
-	{"of a foreign CA", none, func(*luatest.Cluster, *luatest.Template) ([][]byte, *luatest.Key) { return nil, luatest.P256() }},
+	changed("expired", none, func(_ *luatest.Cluster, l *luatest.Template) { l.NotAfter = time.Now().Add(-time.Minute) }),
+	changed("not yet valid", none, func(_ *luatest.Cluster, l *luatest.Template) { l.NotBefore = time.Now().Add(time.Minute) }),
+	{"of a foreign CA", none, func(*luatest.Cluster, *luatest.Template) ([][]byte, *luatest.Key) {
+		return nil, luatest.P256("a foreign CA")
+	}},
 	changed("of a foreign CA with another name", none, func(_ *luatest.Cluster, l *luatest.Template) { l.Issuer = luatest.Simple(luatest.CN, "evil").DER() }),
 	changed("the CA's name in other letters", none, func(_ *luatest.Cluster, l *luatest.Template) {
 		l.Issuer = luatest.Simple(luatest.CN, "KUBERNETES").DER()
@@ -141,7 +143,7 @@ var subjects = []subject{
 	extended("constraints on directory names, critical", none, luatest.Constraints(true, []luatest.General{{Tag: 0x24, Value: "\x30\x00"}}, nil)),
 	changed("a negative serial number", refused, func(_ *luatest.Cluster, l *luatest.Template) { l.Serial = []byte{0x80} }),
 	{"an unsupported key", refused, func(_ *luatest.Cluster, l *luatest.Template) ([][]byte, *luatest.Key) {
-		l.Key = luatest.Ed25519()
+		l.Key = luatest.Ed25519("unsupported")
 		l.Key.SPKI = append([]byte(nil), l.Key.SPKI...)
 		l.Key.SPKI[8]++ // an algorithm that Go does not know
 		return nil, nil

@@ -80,11 +80,17 @@ do
     return false
   end
 
+  local function mailmatch(list, m, excluded)
+    for _, x in ipairs(list.mail) do
+      if x.part == m.part and x.domain == m.domain then return true end
+    end
+    return dnsmatch(list.domain, m.domain, excluded)
+  end
+
   local MAPPED = ("\0"):rep(10) .. "\255\255" -- an IPv4 address in 16 bytes, which Go's networks treat by themselves
 
   local function permits(nc, san)
-    -- Names of people and URIs are not compared here: refused when a constraint stands above them.
-    if san.other or nc.odd then return false end
+    if san.incomparable or nc.odd then return false end
     for _, name in ipairs(san.dns) do
       if not x509.domain(name, false) then return false end
       local lower = name:lower()
@@ -95,6 +101,16 @@ do
       if #ip == 16 and sub(ip, 1, 12) == MAPPED and #nc.permitted.ip + #nc.excluded.ip > 0 then return false end
       if #nc.permitted.ip > 0 and not ipmatch(nc.permitted.ip, ip) then return false end
       if ipmatch(nc.excluded.ip, ip) then return false end
+    end
+    for _, host in ipairs(san.uri) do
+      if not x509.domain(host, false) then return false end
+      if #nc.permitted.uri > 0 and not dnsmatch(nc.permitted.uri, host, false) then return false end
+      if dnsmatch(nc.excluded.uri, host, true) then return false end
+    end
+    for _, m in ipairs(san.mail) do
+      local permitted, excluded = nc.permitted, nc.excluded
+      if #permitted.domain + #permitted.mail > 0 and not mailmatch(permitted, m, false) then return false end
+      if mailmatch(excluded, m, true) then return false end
     end
     return true
   end

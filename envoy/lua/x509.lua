@@ -116,7 +116,8 @@ do
     return der.negative(s, a) and -1 or der.number(s, a, b), after
   end
 
-  -- URIs: a part of what Go's url.Parse accepts, all of which it does. Others are refused (see refused classes).
+  -- URIs: a part of what Go's url.Parse accepts, all of which it does. Others are refused (see refused classes). The
+  -- second result is the host's name, if there is one.
   local function plainuri(u)
     local scheme, rest = u:match("^(%a[%w+.-]*):(.*)$")
     if not scheme or find(u, "[^%w%-._~:/?#@!$&'()*+,;=%%]") then return false end
@@ -130,7 +131,24 @@ do
     if not host then return true end
     local name = host:match("^([%w%-._]*)$") or host:match("^([%w%-._]*):%d*$")
     if not name then return false end
-    return host == "" or x509.domain(host, false)
+    if host == "" then return true end
+    return x509.domain(host, false), name
+  end
+
+  -- A dotted IPv4 address, as Go's netip.ParseAddr reads it.
+  local function address(s)
+    local parts = { s:match("^(%d+)%.(%d+)%.(%d+)%.(%d+)$") }
+    for _, d in ipairs(parts) do
+      if #d > 3 or tonumber(d) > 255 or #d > 1 and byte(d, 1) == 48 then return false end
+    end
+    return #parts == 4
+  end
+
+  -- A mail address as Go reads it, without quotes and backslashes (see refused classes): both parts, or nil.
+  local function mailbox(s)
+    local part, domain = s:match("^([%w!#$%%&'*+%-/=?^_`{|}~.]+)@(.*)$")
+    if not part or find(part, "^%.") or find(part, "%.$") or find(part, "..", 1, true) or not x509.domain(domain, false) then return nil end
+    return { part = part, domain = domain:lower() }
   end
 
   -- Go's domainNameValid.
@@ -147,7 +165,8 @@ do
   end
 
   local function names(c, s, i, e) -- subject alternative names
-    local san = { dns = {}, ip = {}, other = false }
+    -- incomparable: a name that Go compares with no constraints, so that all of them refuse it
+    local san = { dns = {}, ip = {}, uri = {}, mail = {}, incomparable = false }
     local found = false
     local a, b = der.get(s, i, e, SEQ)
     while a <= b do
@@ -159,11 +178,15 @@ do
         if #v ~= 4 and #v ~= 16 then error("bad IP address", 0) end
         san.ip[#san.ip + 1] = v
       elseif tag == 0x81 then
-        ia5(v)
-        san.other = true
+        local m = mailbox(ia5(v))
+        san.mail[#san.mail + 1] = m
+        san.incomparable = san.incomparable or not m
       elseif tag == 0x86 then
-        if not plainuri(ia5(v)) then error("unusual URI", 0) end
-        san.other = true
+        local plain, host = plainuri(ia5(v))
+        if not plain then error("unusual URI", 0) end
+        local named = host and not address(host)
+        if named then san.uri[#san.uri + 1] = host:lower() end
+        san.incomparable = san.incomparable or not named
       end
       found = found or tag == 0x82 or tag == 0x87 or tag == 0x81 or tag == 0x86
       a = after
@@ -172,14 +195,14 @@ do
     return not found
   end
 
-  -- Name constraints. DNS names and IP addresses are kept; others only so far that a chain with them is refused.
+  -- Name constraints.
   local function constraints(c, s, i, e)
     local a, b, after = der.get(s, i, e, SEQ)
     if after <= e then error("trailing data", 0) end
     local nc = { odd = false }
     local unhandled, seen = false, false
     for _, kind in ipairs({ "permitted", "excluded" }) do
-      local list = { dns = {}, ip = {} }
+      local list = { dns = {}, ip = {}, uri = {}, domain = {}, mail = {} }
       if der.peek(s, a, b, kind == "permitted" and 0xA0 or 0xA1) then
         local _, p, q, next = der.any(s, a, b)
         if p <= q then seen = true end
@@ -217,6 +240,9 @@ do
             if find(ia5(domain), "@", 1, true) or tag == 0x86 and find(v, ":") or tag == 0x86 and find(v, "%d$") or not x509.domain(domain, domain == v) then
               error("unusual constraint", 0)
             end
+            if tag == 0x86 then list.uri[#list.uri + 1] = v:lower()
+            elseif domain == v then list.domain[#list.domain + 1] = v:lower()
+            else list.mail[#list.mail + 1] = mailbox(v) or error("unusual constraint", 0) end
           else
             unhandled = true
           end

@@ -3,7 +3,6 @@ package luatest
 import (
 	"crypto"
 	"crypto/ed25519"
-	"crypto/rand"
 	_ "crypto/sha1" // for certificates that must be refused
 	"crypto/sha256"
 	_ "crypto/sha512"
@@ -32,26 +31,28 @@ const (
 
 // OIDs of a name's attributes and of extensions.
 var (
-	CN               = asn1.ObjectIdentifier{2, 5, 4, 3}
-	O                = asn1.ObjectIdentifier{2, 5, 4, 10}
-	OU               = asn1.ObjectIdentifier{2, 5, 4, 11}
-	UID              = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
-	KeyUsage         = asn1.ObjectIdentifier{2, 5, 29, 15}
-	BasicConstraints = asn1.ObjectIdentifier{2, 5, 29, 19}
-	SubjectAltName   = asn1.ObjectIdentifier{2, 5, 29, 17}
-	NameConstraints  = asn1.ObjectIdentifier{2, 5, 29, 30}
-	ExtKeyUsage      = asn1.ObjectIdentifier{2, 5, 29, 37}
-	ClientAuth       = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 3, 2}
-	ServerAuth       = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 3, 1}
-	AnyUsage         = asn1.ObjectIdentifier{2, 5, 29, 37, 0}
-	sha1WithRSA      = asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 5}
-	sha256WithRSA    = asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}
-	ecdsaWithSHA1    = asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 1}
-	ecdsaWithSHA256  = asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 3, 2}
-	ecdsaWithSHA384  = asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 3, 3}
-	ecdsaWithSHA512  = asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 3, 4}
-	sha384WithRSA    = asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 12}
-	ed25519OID       = asn1.ObjectIdentifier{1, 3, 101, 112}
+	CN                 = asn1.ObjectIdentifier{2, 5, 4, 3}
+	O                  = asn1.ObjectIdentifier{2, 5, 4, 10}
+	OU                 = asn1.ObjectIdentifier{2, 5, 4, 11}
+	UID                = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
+	KeyUsage           = asn1.ObjectIdentifier{2, 5, 29, 15}
+	BasicConstraints   = asn1.ObjectIdentifier{2, 5, 29, 19}
+	SubjectAltName     = asn1.ObjectIdentifier{2, 5, 29, 17}
+	NameConstraints    = asn1.ObjectIdentifier{2, 5, 29, 30}
+	ExtKeyUsage        = asn1.ObjectIdentifier{2, 5, 29, 37}
+	ClientAuth         = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 3, 2}
+	ServerAuth         = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 3, 1}
+	AnyUsage           = asn1.ObjectIdentifier{2, 5, 29, 37, 0}
+	authorityKeyID     = asn1.ObjectIdentifier{2, 5, 29, 35}
+	distributionPoints = asn1.ObjectIdentifier{2, 5, 29, 31}
+	sha1WithRSA        = asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 5}
+	sha256WithRSA      = asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}
+	ecdsaWithSHA1      = asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 1}
+	ecdsaWithSHA256    = asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 3, 2}
+	ecdsaWithSHA384    = asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 3, 3}
+	ecdsaWithSHA512    = asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 3, 4}
+	sha384WithRSA      = asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 12}
+	ed25519OID         = asn1.ObjectIdentifier{1, 3, 101, 112}
 )
 
 // An Attribute is one type and value of a name.
@@ -163,7 +164,7 @@ func (t Template) Sign(issuer *Key) []byte {
 		w.Write(tbs)
 		digest = w.Sum(nil)
 	}
-	sig, err := issuer.Private.Sign(rand.Reader, digest, h)
+	sig, err := issuer.Private.Sign(nil, digest, h) // without randomness: RFC 6979
 	if err != nil {
 		panic(fmt.Sprintf("signing a test certificate: %v", err))
 	}
@@ -319,5 +320,5 @@ func Identified(k *Key) Extension {
 
 // issuedBy is the authority key identifier that goes with it.
 func issuedBy(k *Key) Extension {
-	return Extension{OID: asn1.ObjectIdentifier{2, 5, 29, 35}, Value: []byte("\x30\x16\x80\x14" + keyID(k))}
+	return Extension{OID: authorityKeyID, Value: []byte("\x30\x16\x80\x14" + keyID(k))}
 }

@@ -35,6 +35,11 @@ func extension(c *x509.Certificate, oid asn1.ObjectIdentifier) []byte {
 	return nil
 }
 
+var (
+	oddURIDomain = regexp.MustCompile(`[@:]|[0-9]$`)
+	plainMail    = regexp.MustCompile(`^[\w-]+@[\w.-]+$`)
+)
+
 var oddTime = regexp.MustCompile(`[+-][0-9]{4}|\\x17\\v`)
 
 // Handshake are the classes whose handshake BoringSSL ends, or that are answered 401 as if it had.
@@ -51,17 +56,30 @@ var Handshake = []Class{
 	{"something behind an attribute's value in a name, or behind the two times", each(func(c *x509.Certificate) bool {
 		return !exactName(c.RawSubject) || !exactName(c.RawIssuer) || !exactTimes(c)
 	})},
+	{"something behind the parameters of an algorithm", each(func(c *x509.Certificate) bool { return !exactAlgorithms(c) })},
 	{"a time without seconds or not in UTC", each(func(c *x509.Certificate) bool { return oddTime.MatchString(fmt.Sprintf("%q", []byte(times(c)))) })},
 	{"X.509 version 1 or 2, or no extensions", each(func(c *x509.Certificate) bool { return c.Version < 3 || len(c.Extensions) == 0 })},
 	{"a client's key usage without digitalSignature, or not in DER", func(chain []*x509.Certificate) bool {
 		usage := extension(chain[0], KeyUsage)
 		return usage != nil && (chain[0].KeyUsage&x509.KeyUsageDigitalSignature == 0 || !strictDER(usage))
 	}},
-	{"a URI that is no plain scheme://host/path or scheme:text", each(func(c *x509.Certificate) bool { return len(c.URIs) > 0 })},
-	{"a name constraint on URIs that has the look of an address, or on mail that has the look of nothing", each(func(c *x509.Certificate) bool {
-		return strings.ContainsAny(strings.Join(slices.Concat(c.PermittedURIDomains, c.ExcludedURIDomains), ""), ":0123456789") ||
-			strings.Contains(strings.Join(slices.Concat(c.PermittedEmailAddresses, c.ExcludedEmailAddresses), ""), "@")
+	{"a URI that is no plain scheme://host/path or scheme:text", each(func(c *x509.Certificate) bool {
+		return slices.ContainsFunc(names(c), func(n General) bool { return n.Tag == 6 && !plainURI(n.Value) })
 	})},
+	{"a name constraint on URIs that has the look of an address, or on mail that has the look of nothing", each(func(c *x509.Certificate) bool {
+		return slices.ContainsFunc(slices.Concat(c.PermittedURIDomains, c.ExcludedURIDomains), oddURIDomain.MatchString) ||
+			slices.ContainsFunc(slices.Concat(c.PermittedEmailAddresses, c.ExcludedEmailAddresses), func(m string) bool {
+				return strings.Contains(m, "@") && !plainMail.MatchString(m)
+			})
+	})},
+}
+
+// Constrained are classes of chains under name constraints, which are the script's own.
+var Constrained = []Class{
+	{"a mail address with quotes or backslashes under name constraints", func(chain []*x509.Certificate) bool {
+		return each(func(c *x509.Certificate) bool { return extension(c, NameConstraints) != nil })(chain) &&
+			each(func(c *x509.Certificate) bool { return strings.ContainsAny(strings.Join(c.EmailAddresses, ""), `"\`) })(chain)
+	}},
 }
 
 // Longer are classes of chains with an intermediate, or under a root whose signature only BoringSSL can check. It has to
@@ -89,6 +107,15 @@ var Longer = []Class{
 		return slices.ContainsFunc(c.Extensions, func(x pkix.Extension) bool {
 			return !strictDER(x.Value) || bytes.Equal(x.Value, []byte{0x30, 0}) && !x.Id.Equal(BasicConstraints)
 		})
+	})},
+	{"an authority key identifier that names a certificate by issuer or serial number", each(func(c *x509.Certificate) bool {
+		s := cryptobyte.String(extension(c, authorityKeyID))
+		var id, first cryptobyte.String
+		var tag cbasn1.Tag
+		return s.ReadASN1(&id, cbasn1.SEQUENCE) && !id.Empty() && (!id.ReadAnyASN1(&first, &tag) || tag != cbasn1.Tag(0).ContextSpecific() || !id.Empty())
+	})},
+	{"a critical list of CRL distribution points", each(func(c *x509.Certificate) bool {
+		return slices.ContainsFunc(c.Extensions, func(x pkix.Extension) bool { return x.Critical && x.Id.Equal(distributionPoints) })
 	})},
 	{"a key usage that allows nothing", each(func(c *x509.Certificate) bool { return extension(c, KeyUsage) != nil && c.KeyUsage == 0 })},
 	{"a path length where there is no CA", each(func(c *x509.Certificate) bool { return c.BasicConstraintsValid && !c.IsCA && c.MaxPathLen >= 0 })},
@@ -127,11 +154,41 @@ func exactName(raw []byte) bool {
 	return true
 }
 
+// exactAlgorithms tells of algorithms, of the key and of the signature, that are an OID and at most one parameter.
+func exactAlgorithms(c *x509.Certificate) bool {
+	key, signed := cryptobyte.String(c.RawSubjectPublicKeyInfo), cryptobyte.String(c.RawTBSCertificate)
+	exact := func(s *cryptobyte.String) bool {
+		var alg, parameters cryptobyte.String
+		var tag cbasn1.Tag
+		return s.ReadASN1(&alg, cbasn1.SEQUENCE) && alg.SkipASN1(cbasn1.OBJECT_IDENTIFIER) &&
+			(alg.Empty() || alg.ReadAnyASN1(&parameters, &tag) && alg.Empty())
+	}
+	return key.ReadASN1(&key, cbasn1.SEQUENCE) && exact(&key) && signed.ReadASN1(&signed, cbasn1.SEQUENCE) &&
+		signed.SkipOptionalASN1(cbasn1.Tag(0).Constructed().ContextSpecific()) && signed.SkipASN1(cbasn1.INTEGER) && exact(&signed)
+}
+
 func exactTimes(c *x509.Certificate) bool {
 	v := times(c)
 	var a, b cryptobyte.String
 	var tag cbasn1.Tag
 	return v.ReadAnyASN1(&a, &tag) && v.ReadAnyASN1(&b, &tag) && v.Empty()
+}
+
+// proven tells of a certificate whose root the script finds out by itself: it asks one key only, that of the root that the
+// certificate names by key identifier or, if it names none, of the first with the issuer's name.
+func proven(leaf *x509.Certificate, roots []*x509.Certificate) bool {
+	var asked *x509.Certificate
+	named := false
+	for _, r := range roots {
+		if !bytes.Equal(leaf.RawIssuer, r.RawSubject) {
+			continue
+		}
+		id := len(leaf.AuthorityKeyId) > 0 && bytes.Equal(leaf.AuthorityKeyId, r.SubjectKeyId)
+		if asked == nil || id && !named {
+			asked, named = r, named || id
+		}
+	}
+	return asked != nil && asked.PublicKeyAlgorithm != x509.Ed25519 && leaf.CheckSignatureFrom(asked) == nil && asked.CheckSignatureFrom(asked) == nil
 }
 
 // ClassOf is the class that explains the difference, or "".
@@ -153,19 +210,12 @@ func (b *Bundle) ClassOf(chain [][]byte, want, got Verdict) string {
 		if want.Kind != "user" && want.Kind != "unsafe" {
 			return ""
 		}
-		roots := x509.NewCertPool()
-		proven := false
 		for _, r := range b.Roots {
 			c, err := x509.ParseCertificate(r.Cert)
 			if err != nil {
 				return ""
 			}
-			roots.AddCert(c)
-			proven = proven || bytes.Equal(certs[0].RawIssuer, c.RawSubject) && certs[0].CheckSignatureFrom(c) == nil && c.PublicKeyAlgorithm != x509.Ed25519 && c.CheckSignatureFrom(c) == nil
 			certs = append(certs, c)
-		}
-		if proven {
-			return "" // an ordinary certificate: nothing may differ
 		}
 		n := len(chain)
 		used := certs[:n:n]
@@ -174,12 +224,12 @@ func (b *Bundle) ClassOf(chain [][]byte, want, got Verdict) string {
 				used = append(used, r)
 			}
 		}
-		classes, certs = Longer, used
+		classes, certs = Constrained, used
+		if !proven(certs[0], certs[n:]) { // only then BoringSSL's opinion counts
+			classes = slices.Concat(classes, Longer)
+		}
 	} else if got.Kind != "refused" {
 		return ""
-	}
-	if want.Kind == "none" && got.Kind == "refused" && !strings.HasPrefix(got.Why, "{") {
-		return "a certificate that gives no user anyway, and that BoringSSL does not parse"
 	}
 	for _, k := range classes {
 		if k.has(certs) {

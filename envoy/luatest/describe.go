@@ -27,6 +27,9 @@ func Describe(chain [][]byte) string {
 			}
 			fmt.Fprintf(&b, "=%x", x.Value)
 		}
+		if c.PublicKey == nil {
+			fmt.Fprintf(&b, ", key %x", c.RawSubjectPublicKeyInfo)
+		}
 		fmt.Fprintf(&b, ", serial %v, subject %x, times %q\n", c.SerialNumber, c.RawSubject, times(c))
 	}
 	return b.String()

@@ -5,15 +5,16 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/asn1"
 	"encoding/pem"
 	"fmt"
+	"math/big"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 )
@@ -36,24 +37,50 @@ func newKey(k crypto.Signer, err error, alg asn1.ObjectIdentifier) *Key {
 	return &Key{k, spki, alg}
 }
 
-// P256 makes an elliptic curve key.
-func P256() *Key { return curve(elliptic.P256()) }
+// derived is an endless source of bytes that are always the same for a name: so the keys of these tests are, and with them
+// every certificate that is made from a seed.
+func derived(name string) *rand.ChaCha8 { return rand.NewChaCha8(sha256.Sum256([]byte(name))) }
 
-func curve(c elliptic.Curve) *Key {
-	k, err := ecdsa.GenerateKey(c, rand.Reader)
+// P256 is the elliptic curve key of that name.
+func P256(name string) *Key { return curve(elliptic.P256(), name) }
+
+func curve(c elliptic.Curve, name string) *Key {
+	d := make([]byte, (c.Params().BitSize+7)/8)
+	_, _ = derived(name).Read(d)
+	d[0] = 0 // below the curve's order
+	k, err := ecdsa.ParseRawPrivateKey(c, d)
 	return newKey(k, err, ecdsaWithSHA256)
 }
 
-// RSA makes an RSA key; GODEBUG=rsa1024min=0 is needed below 1024 bits.
-func RSA(bits int) *Key {
-	k, err := rsa.GenerateKey(rand.Reader, bits)
-	return newKey(k, err, sha256WithRSA)
+// rsaKey is the RSA key of that name.
+func rsaKey(bits int, name string) *Key {
+	source := derived(name)
+	prime := func() *big.Int {
+		b := make([]byte, bits/16)
+		for {
+			_, _ = source.Read(b)
+			b[0] |= 0xc0 // so that a product of two has all bits
+			b[len(b)-1] |= 1
+			p := new(big.Int).SetBytes(b)
+			if p.ProbablyPrime(10) && new(big.Int).Mod(p, big.NewInt(65537)).Cmp(big.NewInt(1)) != 0 {
+				return p
+			}
+		}
+	}
+	p, q, one := prime(), prime(), big.NewInt(1)
+	k := &rsa.PrivateKey{PublicKey: rsa.PublicKey{N: new(big.Int).Mul(p, q), E: 65537}, Primes: []*big.Int{p, q}}
+	k.D = new(big.Int).ModInverse(big.NewInt(65537), new(big.Int).Mul(p.Sub(p, one), q.Sub(q, one)))
+	p.Add(p, one)
+	q.Add(q, one)
+	k.Precompute()
+	return newKey(k, k.Validate(), sha256WithRSA)
 }
 
-// Ed25519 makes an Edwards curve key.
-func Ed25519() *Key {
-	_, k, err := ed25519.GenerateKey(rand.Reader)
-	return newKey(k, err, ed25519OID)
+// Ed25519 is the Edwards curve key of that name.
+func Ed25519(name string) *Key {
+	seed := make([]byte, ed25519.SeedSize)
+	_, _ = derived(name).Read(seed)
+	return newKey(ed25519.NewKeyFromSeed(seed), nil, ed25519OID)
 }
 
 // A Cluster is a certificate authority that Envoy trusts, keys to make certificates with, and the files Envoy reads.
@@ -62,17 +89,23 @@ type Cluster struct {
 	CAName                    []byte
 	CAKey, LeafKey, SubKey    *Key
 	CAFile, CertFile, KeyFile string
-	Now                       time.Time
+	// From and To are when its certificates are valid, unless a test says otherwise.
+	From, To time.Time
 }
-
-var keys = sync.OnceValue(func() [3]*Key { return [3]*Key{P256(), P256(), P256()} })
 
 // NewCluster writes a CA, and a serving certificate, into the test's directory.
 func NewCluster(tb testing.TB) *Cluster {
 	tb.Helper()
-	c := &Cluster{CAName: Simple(CN, "kubernetes").DER(), Now: time.Now()}
-	k := keys()
-	c.CAKey, c.LeafKey, c.SubKey = k[0], k[1], k[2]
+	now := time.Now()
+	return newCluster(tb, now.Add(-time.Hour), now.Add(time.Hour))
+}
+
+func newCluster(tb testing.TB, from, to time.Time) *Cluster {
+	tb.Helper()
+	c := &Cluster{
+		CAName: Simple(CN, "kubernetes").DER(), From: from, To: to,
+		CAKey: P256("authority"), LeafKey: P256("leaf"), SubKey: P256("intermediate"),
+	}
 	c.CA = c.Root()
 	dir := tb.TempDir()
 	c.CAFile, c.CertFile, c.KeyFile = filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
@@ -118,7 +151,7 @@ func (c *Cluster) Root(more ...Extension) []byte {
 func (c *Cluster) Authority(issuer, subject []byte, key *Key) Template {
 	return Template{
 		Version: 2, Issuer: issuer, Subject: subject, Key: key,
-		NotBefore: c.Now.Add(-time.Hour), NotAfter: c.Now.Add(time.Hour),
+		NotBefore: c.From, NotAfter: c.To,
 		Extensions: []Extension{Bits(0, 2, 5), Authority(true, -1), Identified(key)},
 	}
 }
@@ -127,7 +160,7 @@ func (c *Cluster) Authority(issuer, subject []byte, key *Key) Template {
 func (c *Cluster) Leaf() Template {
 	return Template{
 		Version: 2, Issuer: c.CAName, Key: c.LeafKey, Subject: Simple(CN, "alice").DER(),
-		NotBefore: c.Now.Add(-time.Hour), NotAfter: c.Now.Add(time.Hour),
+		NotBefore: c.From, NotAfter: c.To,
 		Extensions: []Extension{Bits(0, 2), Usages(ClientAuth)},
 	}
 }

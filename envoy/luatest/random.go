@@ -66,13 +66,24 @@ func (b *Bundle) Certs() [][]byte {
 type keyset struct{ rsa1024, rsa2048, rsa1024b, p384, p224, p521, ed25519 *Key }
 
 var otherKeys = sync.OnceValue(func() keyset {
-	return keyset{RSA(1024), RSA(2048), RSA(1024), curve(elliptic.P384()), curve(elliptic.P224()), curve(elliptic.P521()), Ed25519()}
+	return keyset{
+		rsaKey(1024, "small"), rsaKey(2048, "rsa"), rsaKey(1024, "small intermediate"), curve(elliptic.P384(), "p384"),
+		curve(elliptic.P224(), "p224"), curve(elliptic.P521(), "p521"), Ed25519("ed25519"),
+	}
 })
+
+// The times of random certificates are always the same, so that all of their bytes are.
+var (
+	longAgo = time.Date(2019, 3, 1, 12, 0, 0, 0, time.UTC)
+	begun   = time.Date(2020, 2, 29, 12, 30, 59, 0, time.UTC)
+	notYet  = time.Date(2048, 6, 30, 0, 0, 0, 0, time.UTC)
+	end     = time.Date(2049, 10, 31, 23, 59, 0, 0, time.UTC)
+)
 
 // NewBundle writes the CA file with all of them.
 func NewBundle(tb testing.TB) *Bundle {
 	tb.Helper()
-	b := &Bundle{Cluster: NewCluster(tb)}
+	b := &Bundle{Cluster: newCluster(tb, begun, end)}
 	k := otherKeys()
 	b.keys = []*Key{b.LeafKey, k.rsa2048, k.p384, k.p521, k.rsa1024, k.ed25519}
 	b.subs = []*Key{b.SubKey, k.rsa2048, k.p384, k.rsa1024b, k.p224, k.ed25519}
@@ -99,7 +110,7 @@ func NewBundle(tb testing.TB) *Bundle {
 	add(name("any usage"), b.CAKey, more(Usages(AnyUsage)))
 	add(name("no path"), b.CAKey, func(t *Template) { t.Extensions[1] = Authority(true, 0) })
 	add(name("one path"), b.CAKey, func(t *Template) { t.Extensions[1] = Authority(true, 1) })
-	add(name("expired"), b.CAKey, func(t *Template) { t.NotAfter = b.Now.Add(-time.Minute) })
+	add(name("expired"), b.CAKey, func(t *Template) { t.NotBefore, t.NotAfter = longAgo, begun })
 	add(name("unknown critical"), b.CAKey, more(Extension{asn1.ObjectIdentifier{1, 2, 3, 4}, true, []byte{5, 0}}))
 	add(name("no certsign"), b.CAKey, func(t *Template) { t.Extensions[0] = Bits(0, 2) })
 	add(name("no usage"), b.CAKey, func(t *Template) { t.Extensions = t.Extensions[1:] })
@@ -307,9 +318,9 @@ func (b *Bundle) once(c *Choices, t *Template, ca bool) {
 		t.Validity = append(timeOf(c, t.NotBefore), timeOf(c, t.NotAfter)...)
 	case 4:
 		if c.n(2) == 0 {
-			t.NotBefore, t.NotAfter = b.Now.Add(-2*time.Hour), b.Now.Add(-time.Hour)
+			t.NotBefore, t.NotAfter = longAgo, begun
 		} else {
-			t.NotBefore = b.Now.Add(30 * time.Minute)
+			t.NotBefore = notYet
 		}
 	case 5:
 		var list []General
