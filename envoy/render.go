@@ -136,10 +136,13 @@ type (
 
 func (r *renderer) funcs() template.FuncMap {
 	return template.FuncMap{
-		"include":       r.include,
-		"q":             quote,
-		"indent":        indent,
-		"address":       addressYAML,
+		"include": r.include,
+		"q":       quote,
+		"indent":  indent,
+		"address": addressYAML,
+		"forwarded": func() []string {
+			return []string{":method", ":path", ":status", "accept", "accept-encoding", "if-none-match", "etag", "x-kubernetes-peer-proxied"}
+		},
 		"states":        func() []string { return []string{"fp", "plain"} },
 		"xdsServerName": func() string { return config.ServingName },
 		"script":        script,
