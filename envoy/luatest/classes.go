@@ -56,6 +56,7 @@ var Handshake = []Class{
 	{"something behind an attribute's value in a name, or behind the two times", each(func(c *x509.Certificate) bool {
 		return !exactName(c.RawSubject) || !exactName(c.RawIssuer) || !exactTimes(c)
 	})},
+	{"something behind the signature, the extensions, or the parts of an extension", each(func(c *x509.Certificate) bool { return !exactEnds(c) })},
 	{"something behind the parameters of an algorithm", each(func(c *x509.Certificate) bool { return !exactAlgorithms(c) })},
 	{"a time without seconds or not in UTC", each(func(c *x509.Certificate) bool { return oddTime.MatchString(fmt.Sprintf("%q", []byte(times(c)))) })},
 	{"X.509 version 1 or 2, or no extensions", each(func(c *x509.Certificate) bool { return c.Version < 3 || len(c.Extensions) == 0 })},
@@ -165,6 +166,33 @@ func exactAlgorithms(c *x509.Certificate) bool {
 	}
 	return key.ReadASN1(&key, cbasn1.SEQUENCE) && exact(&key) && signed.ReadASN1(&signed, cbasn1.SEQUENCE) &&
 		signed.SkipOptionalASN1(cbasn1.Tag(0).Constructed().ContextSpecific()) && signed.SkipASN1(cbasn1.INTEGER) && exact(&signed)
+}
+
+// exactEnds tells of a certificate in which the signature, the extensions and an extension's value are each the last.
+func exactEnds(c *x509.Certificate) bool {
+	all, tbs := cryptobyte.String(c.Raw), cryptobyte.String(c.RawTBSCertificate)
+	if !all.ReadASN1(&all, cbasn1.SEQUENCE) || !all.SkipASN1(cbasn1.SEQUENCE) || !all.SkipASN1(cbasn1.SEQUENCE) ||
+		!all.SkipASN1(cbasn1.BIT_STRING) || !all.Empty() || !tbs.ReadASN1(&tbs, cbasn1.SEQUENCE) {
+		return false
+	}
+	var last, list, x cryptobyte.String
+	var tag cbasn1.Tag
+	explicit := cbasn1.Tag(3).Constructed().ContextSpecific()
+	for tag != explicit && !tbs.Empty() {
+		if !tbs.ReadAnyASN1(&last, &tag) {
+			return false
+		}
+	}
+	if !tbs.Empty() || tag == explicit && (!last.ReadASN1(&list, cbasn1.SEQUENCE) || !last.Empty()) {
+		return false
+	}
+	for !list.Empty() {
+		if !list.ReadASN1(&x, cbasn1.SEQUENCE) || !x.SkipASN1(cbasn1.OBJECT_IDENTIFIER) || !x.SkipOptionalASN1(cbasn1.BOOLEAN) ||
+			!x.SkipASN1(cbasn1.OCTET_STRING) || !x.Empty() {
+			return false
+		}
+	}
+	return true
 }
 
 func exactTimes(c *x509.Certificate) bool {
