@@ -115,6 +115,9 @@ func openAPIv3Index(a *lab.Answer) (map[string]string, error) {
 	var index struct {
 		Paths map[string]struct{ ServerRelativeURL string }
 	}
+	if a.Status == http.StatusServiceUnavailable {
+		return nil, fmt.Errorf("/openapi/v3 answered %d: %.300s (%w)", a.Status, a.Body, errUnavailable)
+	}
 	if err := json.Unmarshal(a.Body, &index); a.Status != 200 || err != nil {
 		return nil, fmt.Errorf("/openapi/v3 answered %d: %.300s (%w)", a.Status, a.Body, cmp.Or(err, errStatus))
 	}

@@ -32,6 +32,14 @@ func TestThreeServers(t *testing.T) {
 	})
 	suite.Scenario(t, "A1-down", "with a server down all documents are as before, through every front, and of an xds-server that starts without state meanwhile none is silently partial", func(s *suite.S) {
 		w.updated.Server.Kill()
+		defer func() { // for the scenarios after this
+			if w.updated.Server.Running() {
+				return
+			}
+			if err := w.updated.Server.Restart(s.Ctx, lab.Kube137); err != nil {
+				s.Error(err)
+			}
+		}()
 		same := func(what string) {
 			s.Helper()
 			docs := settled(s, w, w.nodes, what, func(groupList) error { return nil })
