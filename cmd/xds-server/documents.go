@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,13 +18,13 @@ import (
 // while this one does not know every server.
 type knownDocuments struct {
 	current atomic.Pointer[documents.Set]
-	refresh func(ctx context.Context, server string) error
+	refresh func(ctx context.Context, server string, age time.Duration) error
 	health  *health.Server
 	log     *zap.Logger
 	logged  map[string]bool
 }
 
-func newKnownDocuments(refresh func(context.Context, string) error, log *zap.Logger, reg prometheus.Registerer) *knownDocuments {
+func newKnownDocuments(refresh func(context.Context, string, time.Duration) error, log *zap.Logger, reg prometheus.Registerer) *knownDocuments {
 	k := &knownDocuments{refresh: refresh, health: health.NewServer(), log: log}
 	k.serving(false)
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -70,7 +71,7 @@ func (k *knownDocuments) serving(ok bool) {
 // Documents is what is known now; nil while nothing is.
 func (k *knownDocuments) Documents() *documents.Set { return k.current.Load() }
 
-// Refresh reads a server again.
-func (k *knownDocuments) Refresh(ctx context.Context, server string) error {
-	return k.refresh(ctx, server)
+// Refresh reads a server again whose view is older than age.
+func (k *knownDocuments) Refresh(ctx context.Context, server string, age time.Duration) error {
+	return k.refresh(ctx, server, age)
 }

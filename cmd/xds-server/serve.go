@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/go-logr/zapr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,7 +60,9 @@ func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 	var poller *discovery.Poller
 	tables := tables.New(publisher, func() error { return poller.AllRead() }, c.Hold, log)
 	publisher.OnNode(tables.Connected)
-	known := newKnownDocuments(func(ctx context.Context, server string) error { return poller.Refresh(ctx, server) }, log, registry)
+	known := newKnownDocuments(func(ctx context.Context, server string, age time.Duration) error {
+		return poller.Refresh(ctx, server, age)
+	}, log, registry)
 	source, leases, err := serverSource(c, log, registry, tables.Evidence)
 	if err != nil {
 		return err

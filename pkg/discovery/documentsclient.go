@@ -24,6 +24,8 @@ const (
 	settling = 20 * time.Second
 	// again is when a document is asked for again that the server could not give.
 	again = 30 * time.Second
+	// cheap is what /openapi/v2 may cost to be read whenever something may have changed.
+	cheap = 100 * time.Millisecond
 	// largeTimeout is for documents that the server has to put together first.
 	largeTimeout = 30 * time.Second
 )
@@ -99,6 +101,8 @@ type knownDocuments struct {
 
 	// settled is until when a change may still be on its way; the others are when their documents are next read.
 	settled, nextLists, nextV2, nextStorage time.Time
+	// v2Rest is until when /openapi/v2 is left alone, which costs a server with many CRDs seconds.
+	v2Rest time.Time
 }
 
 type skipped struct {
@@ -278,8 +282,15 @@ func (r *documentsRead) readV2(ctx context.Context) error {
 	if r.now.Before(r.next.nextV2) && (!r.now.Before(r.next.settled) || r.a.v2ETag == "") {
 		return nil
 	}
+	if r.now.Before(r.next.v2Rest) {
+		return nil
+	}
 	const path = "/openapi/v2"
+	began := time.Now()
 	a, err := r.fetch(ctx, path, r.a.v2ETag, maxOpenAPIBytes, largeTimeout)
+	if took := time.Since(began); took > cheap {
+		r.next.v2Rest = time.Now().Add(5 * restFactor * took)
+	}
 	switch {
 	case errors.Is(err, errTooLarge):
 		r.oversized(path)

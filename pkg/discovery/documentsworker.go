@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// restFactor is how many times as long as a read took no other one begins.
+const restFactor = 4
+
 // documentsReader reads a server's other documents. Its calls come one after another.
 type documentsReader interface {
 	read(ctx context.Context, a assignment) documentsReading
@@ -73,6 +76,7 @@ func (o *owner) startDocuments(ctx context.Context, s *server) {
 				}
 			}
 			reading := r.read(ctx, a)
+			took := time.Since(began)
 			if ctx.Err() != nil {
 				return
 			}
@@ -87,7 +91,9 @@ func (o *owner) startDocuments(ctx context.Context, s *server) {
 			} else {
 				wake = nil
 			}
-			if !sleep(ctx, delay(o.o.Interval, failures, rand.Float64()), wake, firstRefresh-time.Since(began)) {
+			// The server may have to put its documents together anew for each read: it is left alone for longer than that took.
+			rest := restFactor * took
+			if !sleep(ctx, max(rest, delay(o.o.Interval, failures, rand.Float64())), wake, max(rest, firstRefresh-took)) {
 				return
 			}
 		}

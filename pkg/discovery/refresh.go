@@ -65,10 +65,15 @@ type waiting struct {
 	done   chan error
 }
 
-// Refresh reads a server's view now: it returns once a read that began after the call was taken and told to OnChange, if
-// it gave something new, or fails if that read gave no view. Calls at the same time share reads, and a server that could
+// Refresh reads a server's view now, unless it was confirmed less than age ago: it returns once a read that began after the
+// call was taken and told to OnChange, if it gave something new, or fails if that read gave no view. Calls at the same time share reads, and a server that could
 // not be read the last time is not read more often for it: the call fails at once. It must not be called in OnChange.
-func (p *Poller) Refresh(ctx context.Context, server string) error {
+func (p *Poller) Refresh(ctx context.Context, server string, age time.Duration) error {
+	for _, o := range p.published.Load().observations {
+		if o.Server.Name == server && time.Since(o.Read) < age {
+			return nil
+		}
+	}
 	r := refresh{server, make(chan error, 1)}
 	select {
 	case p.refresh <- r:

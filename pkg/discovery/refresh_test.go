@@ -15,7 +15,7 @@ import (
 // refreshing calls Refresh; its result comes in time.
 func (w *world) refreshing(ctx context.Context, name string) chan error {
 	done := make(chan error, 1)
-	go func() { done <- w.poller.Refresh(ctx, name) }()
+	go func() { done <- w.poller.Refresh(ctx, name, 0) }()
 	synctest.Wait()
 	return done
 }
@@ -27,7 +27,7 @@ func TestARefreshedViewIsTakenAndToldBeforeRefreshReturns(t *testing.T) {
 		w.serves("a", "/v1/pods", "/v1/secrets")
 		before := len(w.changes)
 		began := time.Now()
-		if err := w.poller.Refresh(w.t.Context(), "a"); err != nil {
+		if err := w.poller.Refresh(w.t.Context(), "a", 0); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took > firstRefresh {
@@ -38,7 +38,7 @@ func TestARefreshedViewIsTakenAndToldBeforeRefreshReturns(t *testing.T) {
 			t.Errorf("%d changes were told", len(w.changes)-before)
 		}
 		// Without a change it is a confirmation.
-		if err := w.poller.Refresh(w.t.Context(), "a"); err != nil {
+		if err := w.poller.Refresh(w.t.Context(), "a", 0); err != nil {
 			t.Error(err)
 		}
 	})
@@ -94,7 +94,7 @@ func TestNobodyCanHaveAServerReadTooOften(t *testing.T) {
 		calls := func() (n, failed int) {
 			for end := time.Now().Add(time.Minute); time.Now().Before(end); n++ {
 				for _, name := range []string{"a", "b", "c"} {
-					if err := w.poller.Refresh(w.t.Context(), name); err != nil {
+					if err := w.poller.Refresh(w.t.Context(), name, 0); err != nil {
 						failed++
 					}
 				}
@@ -121,7 +121,7 @@ func TestRefreshFailsAtOnceWhereThereIsNothingToRead(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.serves("a", "/v1/pods")
 		w.lists("a")
-		if err := w.poller.Refresh(w.t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "x") {
+		if err := w.poller.Refresh(w.t.Context(), "x", 0); err == nil || !strings.Contains(err.Error(), "x") {
 			t.Errorf("an unknown server: %v", err)
 		}
 		w.hangs("a")
@@ -137,7 +137,7 @@ func TestRefreshFailsAtOnceWhereThereIsNothingToRead(t *testing.T) {
 		w.serves("a", "/v1/pods")
 		w.lists("a")
 		w.says("a", down)
-		if err := w.poller.Refresh(w.t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		if err := w.poller.Refresh(w.t.Context(), "a", 0); err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("a read that failed: %v", err)
 		}
 	})
@@ -148,7 +148,7 @@ func TestRefreshEndsWithTheRun(t *testing.T) {
 	if err := p.Run(t.Context()); err == nil {
 		t.Fatal("the run did not end")
 	}
-	if err := p.Refresh(t.Context(), "a"); !errors.Is(err, errStopped) {
+	if err := p.Refresh(t.Context(), "a", 0); !errors.Is(err, errStopped) {
 		t.Errorf("got %v", err)
 	}
 }

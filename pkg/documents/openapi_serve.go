@@ -24,7 +24,7 @@ const (
 )
 
 // patience is how long a request waits for a document that is being put together.
-const patience = 1500 * time.Millisecond
+const patience = 3 * time.Second
 
 // protobufs are documents of OpenAPI v3 in protobuf, which only some clients ask for.
 var protobufs = newWorks(32)

@@ -20,11 +20,13 @@ const Header = "X-Kubernetes-Discovery"
 // Set is all documents of one moment. It doesn't change and is safe for concurrent use; documents are rendered when they
 // are first asked for.
 type Set struct {
-	header  string
-	pages   map[string]page
-	etags   map[string]map[string]string
-	openAPI *openAPI
-	differ  bool
+	header string
+	// complete says that no server that exists was never read.
+	complete bool
+	pages    map[string]page
+	etags    map[string]map[string]string
+	openAPI  *openAPI
+	differ   bool
 }
 
 // page is what is known of one path; handler is there only if it is Merged.
@@ -38,10 +40,11 @@ type page struct {
 func Compile(observations []discovery.Observation, complete bool) *Set {
 	known := unite(observations, complete)
 	s := &Set{
-		header:  "merged",
-		pages:   map[string]page{},
-		etags:   make(map[string]map[string]string, len(observations)),
-		openAPI: newOpenAPI(observations, known.view, complete),
+		header:   "merged",
+		complete: complete,
+		pages:    map[string]page{},
+		etags:    make(map[string]map[string]string, len(observations)),
+		openAPI:  newOpenAPI(observations, known.view, complete),
 	}
 	if !complete {
 		s.header = "partial"
@@ -138,8 +141,22 @@ func (s *Set) find(path string) (http.Handler, Verdict) {
 	if strings.HasPrefix(path, "/openapi/") {
 		return s.openAPI.find(path)
 	}
-	p := s.pages[canonical(path)]
+	path = canonical(path)
+	p := s.pages[path]
+	if p.verdict == Absent && !s.complete && isVersionOrGroup(path) {
+		// A server that was never read may have it: unknown is not absent.
+		p.verdict = Unread
+	}
 	return p.handler, p.verdict
+}
+
+// isVersionOrGroup says whether a path is that of some version's or group's document.
+func isVersionOrGroup(path string) bool {
+	if version, ok := strings.CutPrefix(path, "/api/"); ok {
+		return version != "" && !strings.Contains(version, "/")
+	}
+	name, ok := strings.CutPrefix(path, "/apis/")
+	return ok && name != "" && strings.Count(name, "/") < 2
 }
 
 // ETag is the server's own ETag for the JSON form of the document at a path (/apis and /api: aggregated, and without

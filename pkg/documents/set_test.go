@@ -122,6 +122,17 @@ func TestWhatNobodyServesIsListedNowhereOnceAllServersAreRead(t *testing.T) {
 	}
 }
 
+func TestADocumentThatNobodyIsKnownToHaveIsAbsentOnlyWhenEveryServerWasRead(t *testing.T) {
+	for _, path := range []string{"/apis/late.test/v1", "/apis/late.test", "/apis/late.test/", "/api/v2"} {
+		if _, verdict := Compile([]discovery.Observation{server("a", core())}, true).Find(path); verdict != Absent {
+			t.Errorf("%s is %v when every server was read", path, verdict)
+		}
+		if _, verdict := Compile([]discovery.Observation{server("a", core()), unread("b")}, false).Find(path); verdict != Unread {
+			t.Errorf("%s is %v while a server was never read", path, verdict)
+		}
+	}
+}
+
 func TestOneServersCurrentBeatsAnothersStale(t *testing.T) {
 	metrics := group("metrics.k8s.io", version(gv("metrics.k8s.io", "v1beta1"), "Node"))
 	s := Compile([]discovery.Observation{server("a", core(), stale("metrics.k8s.io", "v1beta1")), server("b", core(), metrics)}, true)
@@ -145,9 +156,9 @@ func TestNothingIsMadeUpOfServersThatWereNeverRead(t *testing.T) {
 		"no server": nil, "none read": {unread("a"), unread("b")}, "one with documents alone": {withDocuments},
 	} {
 		s := Compile(observations, false)
-		for _, path := range []string{"/api", "/apis", "/apis/", "/api/v1"} {
-			if _, verdict := s.Find(path); verdict != Absent {
-				t.Errorf("%s: %s is %v", name, path, verdict)
+		for path, want := range map[string]Verdict{"/api": Absent, "/apis": Absent, "/apis/": Absent, "/api/v1": Unread, "/apis/x": Unread} {
+			if _, verdict := s.Find(path); verdict != want {
+				t.Errorf("%s: %s is %v, want %v", name, path, verdict, want)
 			}
 		}
 		if s.Differ() {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"xds-server/pkg/discovery"
 	"xds-server/pkg/documents"
@@ -52,9 +53,10 @@ func (e *exchange) request(h http.Header) mutation {
 	if e.verdict != documents.Merged {
 		return mutation{}
 	}
-	out := mutation{set: http.Header{"Accept": {"application/json"}}, remove: []string{"accept-encoding", "if-modified-since", "range"}}
+	out := mutation{set: http.Header{}, remove: []string{"accept-encoding", "if-modified-since", "range"}}
 	if isAggregated(target.Path) {
-		out.set.Set("Accept", discovery.Accept)
+		// A refusal comes in the form that the client asked for.
+		out.set.Set("Accept", strings.TrimSuffix(discovery.Accept+","+accept, ","))
 	}
 	if e.asked = known.ETag(e.node, target.Path); e.asked == "" {
 		out.remove = append(out.remove, "if-none-match")
@@ -81,11 +83,11 @@ func (e *exchange) response(ctx context.Context, h http.Header) answer {
 		return untouched(resultRefused, local)
 	}
 	handler, verdict := e.handler, e.verdict
-	if e.outdated(local, h) {
+	if age, outdated := e.outdated(local, h); outdated {
 		ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 		defer cancel()
 		// A server that can't be read now is known by what it said before.
-		_ = e.source.Refresh(ctx, e.node)
+		_ = e.source.Refresh(ctx, e.node, age)
 		if now, v := e.source.Documents().Find(e.client.URL.Path); v == documents.Merged {
 			handler, verdict = now, v
 		} else if e.verdict != documents.Merged || !allowed {
@@ -104,20 +106,22 @@ func (e *exchange) response(ctx context.Context, h http.Header) answer {
 	}
 }
 
-// outdated says whether the local server's answer may tell of something that its view does not have yet. Documents
-// without an ETag do not tell, so that their server is read again each time. OpenAPI documents are not part of a view.
-func (e *exchange) outdated(local string, h http.Header) bool {
+// outdated says whether the local server's answer may tell of something that its view does not have yet, and how old a
+// view is that has it. OpenAPI documents are not part of a view.
+func (e *exchange) outdated(local string, h http.Header) (age time.Duration, outdated bool) {
 	switch {
 	case h.Get("X-Kubernetes-Peer-Proxied") == "true":
-		return false // the local server is away
+		return 0, false // the local server is away
 	case strings.HasPrefix(e.client.URL.Path, "/openapi/"):
-		return false
+		return 0, false
 	case local == "304" || local == "301":
-		return false
+		return 0, false
+	case local == "200" && e.verdict == documents.Merged && e.asked == "":
+		return legacyAge, true // without an ETag it does not tell
 	case local == "200":
-		return e.asked == "" || h.Get("Etag") != e.asked
+		return 0, e.asked == "" || h.Get("Etag") != e.asked
 	default: // 404
-		return e.verdict == documents.Same || e.verdict == documents.Unread
+		return 0, e.verdict == documents.Same || e.verdict == documents.Unread
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,7 +26,7 @@ type fakeSource struct {
 
 func (f *fakeSource) Documents() *documents.Set { return f.now }
 
-func (f *fakeSource) Refresh(_ context.Context, server string) error {
+func (f *fakeSource) Refresh(_ context.Context, server string, _ time.Duration) error {
 	f.refreshed = append(f.refreshed, server)
 	if f.later != nil {
 		f.now = f.later

@@ -27,12 +27,15 @@ const NodeMetadata = "x-node"
 // refreshTimeout is how long an answer waits for a server to be read again: less than the filter's message_timeout.
 const refreshTimeout = time.Second
 
+// legacyAge is how old a view may be that a document without an ETag is rendered from: clients read one after another.
+const legacyAge = 250 * time.Millisecond
+
 // Source is where documents come from.
 type Source interface {
 	// Documents is what is known now; nil while nothing is.
 	Documents() *documents.Set
-	// Refresh reads a server again, as discovery.Poller does.
-	Refresh(ctx context.Context, server string) error
+	// Refresh reads a server again whose view is older than age, as discovery.Poller does.
+	Refresh(ctx context.Context, server string, age time.Duration) error
 }
 
 // Server answers the discovery filter of Envoys.
