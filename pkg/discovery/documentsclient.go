@@ -24,7 +24,7 @@ const (
 	settling = 20 * time.Second
 	// again is when a document is asked for again that the server could not give.
 	again = 30 * time.Second
-	// cheap is what /openapi/v2 may cost to be read whenever something may have changed.
+	// cheap is what a document may take, which a server may have to put together anew, to be read as often as is wanted.
 	cheap = 100 * time.Millisecond
 	// largeTimeout is for documents that the server has to put together first.
 	largeTimeout = 30 * time.Second
@@ -45,6 +45,8 @@ type assignment struct {
 	// wanted are hashes of documents of OpenAPI v3, by path, and budget is what they may have in bytes.
 	wanted map[string]string
 	budget int64
+	// peers says that there are other servers, so that what is wanted follows what is read.
+	peers bool
 }
 
 // documentsReading is what one read of a server's other documents gave.
@@ -55,6 +57,8 @@ type documentsReading struct {
 	what string
 	// failed says that the server had better be asked less often.
 	failed bool
+	// cost is what the index took, if it was not cheap.
+	cost time.Duration
 	// documents are without any OpenAPI bodies; the same pointer as before if nothing changed, nil if they were not read.
 	documents *Documents
 	indexETag string
@@ -124,6 +128,8 @@ type documentsRead struct {
 	// changed says that there is something new, which must not be the half of a server that is starting.
 	// touched that something was read which it may be in.
 	changed, touched bool
+	// reindexed says that the index is new, so that the owner's next wants are awaited.
+	reindexed bool
 }
 
 func (c *documentsClient) read(ctx context.Context, a assignment) documentsReading {
@@ -139,11 +145,11 @@ func (c *documentsClient) read(ctx context.Context, a assignment) documentsReadi
 		r.next.allDue()
 		clear(c.skip)
 	}
-	for _, part := range []func(context.Context) error{r.readIndex, r.readStorage, r.readLists, r.readV2, r.readBodies, r.stillReady} {
+	for _, part := range []func(context.Context) error{r.readIndex, r.readStorage, r.readLists, r.readBodies, r.readV2, r.stillReady} {
 		if err := part(ctx); err != nil {
 			r.out.err = nil // this one matters more than what went wrong before
 			r.problem("", err)
-			r.out = documentsReading{result: r.out.result, err: r.out.err, what: r.out.what, failed: true, entries: r.out.entries}
+			r.out = documentsReading{result: r.out.result, err: r.out.err, what: r.out.what, failed: true, cost: r.out.cost, entries: r.out.entries}
 			if !isFailure(err) {
 				c.disconnect()
 			}
@@ -212,14 +218,18 @@ func (r *documentsRead) readIndex(ctx context.Context) error {
 		}
 	}
 	r.next.lacking = time.Time{}
-	r.changed, r.touched, r.next.settled = true, true, r.now.Add(settling)
+	r.changed, r.touched, r.reindexed, r.next.settled = true, true, true, r.now.Add(settling)
 	r.next.schemasChanged(r.known.index)
 	return nil
 }
 
 func (r *documentsRead) indexOnce(ctx context.Context) (fresh bool, err error) {
 	const path = "/openapi/v3"
+	began := time.Now()
 	a, err := r.fetch(ctx, path, r.next.indexETag, maxIndexBytes, r.timeout)
+	if took := time.Since(began); took > cheap {
+		r.out.cost = max(r.out.cost, took)
+	}
 	if err != nil || a.unchanged {
 		return false, err
 	}
@@ -280,6 +290,11 @@ func (r *documentsRead) readLists(ctx context.Context) error {
 func (r *documentsRead) readV2(ctx context.Context) error {
 	// Without an ETag, each read would be of the whole document.
 	if r.now.Before(r.next.nextV2) && (!r.now.Before(r.next.settled) || r.a.v2ETag == "") {
+		return nil
+	}
+	if r.reindexed && r.a.peers {
+		// It takes its server a second or more, which all other documents would wait for.
+		r.next.nextV2 = time.Time{}
 		return nil
 	}
 	if r.now.Before(r.next.v2Rest) {

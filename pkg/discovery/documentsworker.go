@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// restFactor is how many times as long as a read took no other one begins.
+// restFactor is how many times as long as a costly read no other one begins.
 const restFactor = 4
 
 // documentsReader reads a server's other documents. Its calls come one after another.
@@ -76,7 +76,6 @@ func (o *owner) startDocuments(ctx context.Context, s *server) {
 				}
 			}
 			reading := r.read(ctx, a)
-			took := time.Since(began)
 			if ctx.Err() != nil {
 				return
 			}
@@ -91,9 +90,9 @@ func (o *owner) startDocuments(ctx context.Context, s *server) {
 			} else {
 				wake = nil
 			}
-			// The server may have to put its documents together anew for each read: it is left alone for longer than that took.
-			rest := restFactor * took
-			if !sleep(ctx, max(rest, delay(o.o.Interval, failures, rand.Float64())), wake, max(rest, firstRefresh-took)) {
+			// A server that has to put its documents together anew for each read is left alone for longer than that takes.
+			rest := restFactor * reading.cost
+			if !sleep(ctx, max(rest, delay(o.o.Interval, failures, rand.Float64())), wake, max(rest, firstRefresh-time.Since(began))) {
 				return
 			}
 		}

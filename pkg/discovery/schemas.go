@@ -107,7 +107,7 @@ func (o *owner) share() {
 	for name, s := range o.servers {
 		wanted, size := s.show(differing, proven)
 		o.metrics.bytes.WithLabelValues(name).Set(float64(size))
-		s.assign(wanted)
+		s.assign(wanted, len(o.servers) > 1)
 	}
 }
 
@@ -193,9 +193,9 @@ func sameSchema(a, b Schema) bool {
 }
 
 // assign tells a server's worker what is wanted of it, and wakes it if that is more than before.
-func (s *server) assign(wanted map[string]string) {
+func (s *server) assign(wanted map[string]string, peers bool) {
 	was := s.assigned.last.Load()
-	next := assignment{active: s.active(), incarnation: was.incarnation, view: s.observation.View, v2ETag: s.v2ETag, wanted: wanted, budget: maxBodiesBytes}
+	next := assignment{active: s.active(), incarnation: was.incarnation, view: s.observation.View, v2ETag: s.v2ETag, wanted: wanted, budget: maxBodiesBytes, peers: peers}
 	for _, b := range s.bodies {
 		next.budget -= int64(len(b.json))
 	}
