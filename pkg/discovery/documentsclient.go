@@ -25,7 +25,7 @@ const (
 	// again is when a document is asked for again that the server could not give.
 	again = 30 * time.Second
 	// cheap is what a document may take, which a server may have to put together anew, to be read as often as is wanted.
-	cheap = 100 * time.Millisecond
+	cheap = 300 * time.Millisecond
 	// largeTimeout is for documents that the server has to put together first.
 	largeTimeout = 30 * time.Second
 )
@@ -304,7 +304,7 @@ func (r *documentsRead) readV2(ctx context.Context) error {
 	began := time.Now()
 	a, err := r.fetch(ctx, path, r.a.v2ETag, maxOpenAPIBytes, largeTimeout)
 	if took := time.Since(began); took > cheap {
-		r.next.v2Rest = time.Now().Add(5 * restFactor * took)
+		r.next.v2Rest = time.Now().Add(restFactor * took)
 	}
 	switch {
 	case errors.Is(err, errTooLarge):
