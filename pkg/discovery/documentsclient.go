@@ -303,8 +303,8 @@ func (r *documentsRead) readV2(ctx context.Context) error {
 	const path = "/openapi/v2"
 	began := time.Now()
 	a, err := r.fetch(ctx, path, r.a.v2ETag, maxOpenAPIBytes, largeTimeout)
-	if took := time.Since(began); took > cheap {
-		r.next.v2Rest = time.Now().Add(restFactor * took)
+	if took := time.Since(began); took > 3*cheap {
+		r.next.v2Rest = time.Now().Add(2 * restFactor * took)
 	}
 	switch {
 	case errors.Is(err, errTooLarge):
