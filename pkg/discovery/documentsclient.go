@@ -25,7 +25,7 @@ const (
 	// again is when a document is asked for again that the server could not give.
 	again = 30 * time.Second
 	// cheap is what a document may take, which a server may have to put together anew, to be read as often as is wanted.
-	cheap = 300 * time.Millisecond
+	cheap = 200 * time.Millisecond
 	// largeTimeout is for documents that the server has to put together first.
 	largeTimeout = 30 * time.Second
 )
@@ -57,7 +57,7 @@ type documentsReading struct {
 	what string
 	// failed says that the server had better be asked less often.
 	failed bool
-	// cost is what the index took, if it was not cheap.
+	// cost is the time of those documents of OpenAPI v3 that were not cheap.
 	cost time.Duration
 	// documents are without any OpenAPI bodies; the same pointer as before if nothing changed, nil if they were not read.
 	documents *Documents
@@ -225,11 +225,7 @@ func (r *documentsRead) readIndex(ctx context.Context) error {
 
 func (r *documentsRead) indexOnce(ctx context.Context) (fresh bool, err error) {
 	const path = "/openapi/v3"
-	began := time.Now()
-	a, err := r.fetch(ctx, path, r.next.indexETag, maxIndexBytes, r.timeout)
-	if took := time.Since(began); took > cheap {
-		r.out.cost = max(r.out.cost, took)
-	}
+	a, err := r.fetchCosted(ctx, path, r.next.indexETag, maxIndexBytes, r.timeout)
 	if err != nil || a.unchanged {
 		return false, err
 	}
@@ -245,6 +241,16 @@ func (r *documentsRead) indexOnce(ctx context.Context) (fresh bool, err error) {
 	r.out.add(left)
 	r.next.index, r.next.indexSum, r.next.indexETag = index, sum, a.etag
 	return true, nil
+}
+
+// fetchCosted is fetch, and counts what it cost.
+func (r *documentsRead) fetchCosted(ctx context.Context, path, etag string, limit int64, timeout time.Duration) (answer, error) {
+	began := time.Now()
+	a, err := r.fetch(ctx, path, etag, limit, timeout)
+	if took := time.Since(began); took > cheap {
+		r.out.cost += took
+	}
+	return a, err
 }
 
 // lacks finds a path that a new index has lost, though the view still has its group and version.
@@ -341,7 +347,7 @@ func (r *documentsRead) readBodies(ctx context.Context) error {
 			continue
 		}
 		at := "/openapi/v3/" + path + "?hash=" + hash
-		a, err := r.fetch(ctx, at, "", min(maxOpenAPIBytes, r.a.budget), largeTimeout)
+		a, err := r.fetchCosted(ctx, at, "", min(maxOpenAPIBytes, r.a.budget), largeTimeout)
 		if err == nil && !isObject(a.body) {
 			err = invalid(fmt.Errorf("reading %s: it is no JSON object", at))
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 // restFactor is how many times as long as a costly read no other one begins.
-const restFactor = 10
+const restFactor = 5
 
 // documentsReader reads a server's other documents. Its calls come one after another.
 type documentsReader interface {
