@@ -36,10 +36,16 @@ type S struct {
 // it promises.
 func Scenario(t *testing.T, number, name string, f func(*S)) {
 	t.Helper()
+	Long(t, timeout, number, name, f)
+}
+
+// Long is Scenario for one that takes longer than others may.
+func Long(t *testing.T, limit time.Duration, number, name string, f func(*S)) {
+	t.Helper()
 	begin := time.Now()
 	s := &S{requests: new(atomic.Int64)}
 	ok := t.Run(number, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		s.T, s.Ctx = t, ctx
 		f(s)
