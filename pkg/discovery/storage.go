@@ -37,7 +37,7 @@ func parseAddresses(r io.Reader) ([]metav1.ServerAddressByClientCIDR, entries, e
 			if len(out) >= maxAddresses {
 				return fmt.Errorf("%w: more than %d addresses", errTooLarge, maxAddresses)
 			}
-			if _, err := netip.ParsePrefix(a.ClientCIDR); err != nil || !validAddress(a.ServerAddress) {
+			if !validCIDR(a.ClientCIDR) || !validAddress(a.ServerAddress) {
 				p.drop(reasonInvalid, "address", a.ClientCIDR+" "+a.ServerAddress)
 				return nil
 			}
@@ -204,4 +204,9 @@ func validStorageHash(hash string) bool {
 		}
 	}
 	return len(hash) > 0 && len(hash) <= maxStorageHash
+}
+
+func validCIDR(s string) bool {
+	_, err := netip.ParsePrefix(s)
+	return err == nil
 }
