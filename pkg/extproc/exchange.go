@@ -66,11 +66,8 @@ func (e *exchange) request(h http.Header) mutation {
 	return out
 }
 
-// isAggregated is true for the paths that have an aggregated document.
-func isAggregated(path string) bool {
-	path = strings.TrimRight(path, "/")
-	return path == "/api" || path == "/apis"
-}
+// isAggregated is true for the paths that have an aggregated document. With a slash, /apis has not.
+func isAggregated(path string) bool { return path == "/api" || path == "/apis" || path == "/api/" }
 
 // response says what the client gets. The local server's status decides: a refusal, or an error, stays what it is.
 func (e *exchange) response(ctx context.Context, h http.Header) answer {

@@ -94,6 +94,12 @@ func TestTwoVersionsAreFoundAndReadAsTheyAre(t *testing.T) {
 		}
 	}
 
+	t.Run("what is read beside a view is what the server says", func(t *testing.T) {
+		for i, node := range []*lab.Node{n, o} {
+			documentsAreTheServersOwn(t, l, node, func() discovery.Observation { return p.Snapshot()[i] })
+		}
+	})
+
 	t.Run("a restart changes the view, and never shows less than the server serves", func(t *testing.T) {
 		if err := o.Server.Restart(t.Context(), lab.Kube137); err != nil {
 			t.Fatal(err)
