@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+
 	"xds-server/pkg/discovery"
 )
 
@@ -21,6 +23,8 @@ type openAPI struct {
 	servers map[string]discovery.Observation
 	// schemas are the documents of OpenAPI v3, by their path in the index.
 	schemas map[string]*schemaDocument
+	// served are the paths of the documents of versions that some server has as Current.
+	served map[string]bool
 	// sameIndex says that every server has the same index.
 	sameIndex bool
 	index     func() *content
@@ -60,6 +64,18 @@ func newOpenAPI(observations []discovery.Observation, merged *discovery.View, co
 			}
 		}
 	}
+	o.served = map[string]bool{}
+	for _, g := range merged.Groups {
+		for _, v := range g.Versions {
+			switch {
+			case v.Freshness == apidiscoveryv2.DiscoveryFreshnessStale:
+			case g.Name == "":
+				o.served[openAPIV3+"/api/"+v.Version] = true
+			default:
+				o.served[openAPIV3+"/apis/"+g.Name+"/"+v.Version] = true
+			}
+		}
+	}
 	o.index = sync.OnceValue(func() *content { return newIndex(o.schemas) })
 	o.v2 = newSwagger(observations)
 	return o
@@ -84,6 +100,9 @@ func (o *openAPI) find(path string) (http.Handler, Verdict) {
 		return http.HandlerFunc(o.serveIndex), Merged
 	}
 	d := o.schemas[strings.TrimPrefix(path, openAPIV3+"/")]
+	if d == nil && o.served[path] {
+		return nil, Unread // what serves it was not asked for it since
+	}
 	switch {
 	case d == nil || !strings.HasPrefix(path, openAPIV3+"/"):
 		return nil, Absent

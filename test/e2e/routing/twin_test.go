@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
@@ -175,11 +176,12 @@ func (t *twin) document(r *http.Request) (*lab.Answer, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	path := r.URL.Path
-	if a := t.documents[path]; a != nil {
+	aggregated := (path == "/api" || path == "/apis") && strings.Contains(r.Header.Get("Accept"), "APIGroupDiscoveryList")
+	if a := t.documents[path]; aggregated && a != nil {
 		return a, nil
 	}
 	a, err := lab.Call(r.Context(), t.admin, r.Method, t.of.DirectURL()+path, "", http.Header{"Accept": r.Header["Accept"]})
-	if err != nil || path != "/api" && path != "/apis" || a.Status != http.StatusOK {
+	if err != nil || !aggregated || a.Status != http.StatusOK {
 		return a, err
 	}
 	var list apidiscoveryv2.APIGroupDiscoveryList
