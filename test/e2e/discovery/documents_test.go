@@ -383,6 +383,9 @@ func (d documents) whole() error {
 		case r.status == 503 && strings.Contains(string(r.body), "ServiceUnavailable"):
 			unavailable++
 			wrong = append(wrong, fmt.Sprintf("%s as %s: %s", key.path, key.accept, r.body))
+		case r.status == http.StatusMovedPermanently: // the index has another hash by now
+			unavailable++
+			wrong = append(wrong, fmt.Sprintf("%s as %s moved", key.path, key.accept))
 		case r.status != 200 && (!optional || r.status != 406):
 			wrong = append(wrong, fmt.Sprintf("%s as %s answered %d: %.300q", key.path, key.accept, r.status, r.body))
 		}
