@@ -15,13 +15,15 @@ import (
 )
 
 // knownDocuments hands the newest documents to the discovery filter. Envoys ask its health, and go to another xds-server
-// while this one does not know every server.
+// while this one does not know every server, and until it has read documents of all that are there once.
 type knownDocuments struct {
 	current atomic.Pointer[documents.Set]
 	refresh func(ctx context.Context, server string, age time.Duration) error
 	health  *health.Server
 	log     *zap.Logger
 	logged  map[string]bool
+	// read says that the documents of all servers that are there were read once.
+	read bool
 }
 
 func newKnownDocuments(refresh func(context.Context, string, time.Duration) error, log *zap.Logger, reg prometheus.Registerer) *knownDocuments {
@@ -38,7 +40,8 @@ func newKnownDocuments(refresh func(context.Context, string, time.Duration) erro
 func (k *knownDocuments) set(s *documents.Set, complete bool) {
 	k.logProblems()
 	k.current.Store(s)
-	k.serving(complete)
+	k.read = k.read || complete && !s.Unread()
+	k.serving(complete && k.read)
 }
 
 func (k *knownDocuments) problems() []error {

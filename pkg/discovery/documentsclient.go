@@ -24,8 +24,9 @@ const (
 	settling = 20 * time.Second
 	// again is when a document is asked for again that the server could not give.
 	again = 30 * time.Second
-	// cheap is what a document may take, which a server may have to put together anew, to be read as often as is wanted.
-	cheap = 200 * time.Millisecond
+	// cheap is what the index of OpenAPI v3, which a server may have to put together anew, may take to be read as often as
+	// is wanted, and cheapV2 what /openapi/v2 may take.
+	cheap, cheapV2 = 200 * time.Millisecond, 2 * time.Second
 	// largeTimeout is for documents that the server has to put together first.
 	largeTimeout = 30 * time.Second
 )
@@ -57,7 +58,7 @@ type documentsReading struct {
 	what string
 	// failed says that the server had better be asked less often.
 	failed bool
-	// cost is the time of those documents of OpenAPI v3 that were not cheap.
+	// cost is the time that the index of OpenAPI v3 took, if it was not cheap.
 	cost time.Duration
 	// documents are without any OpenAPI bodies; the same pointer as before if nothing changed, nil if they were not read.
 	documents *Documents
@@ -67,6 +68,8 @@ type documentsReading struct {
 	v2ETag string
 	// bodies are new ones, of those that were wanted.
 	bodies map[string]body
+	// missing are the hashes of those wanted ones that can't be had for now.
+	missing map[string]string
 	entries
 }
 
@@ -225,7 +228,11 @@ func (r *documentsRead) readIndex(ctx context.Context) error {
 
 func (r *documentsRead) indexOnce(ctx context.Context) (fresh bool, err error) {
 	const path = "/openapi/v3"
-	a, err := r.fetchCosted(ctx, path, r.next.indexETag, maxIndexBytes, r.timeout)
+	began := time.Now()
+	a, err := r.fetch(ctx, path, r.next.indexETag, maxIndexBytes, r.timeout)
+	if took := time.Since(began); took > cheap {
+		r.out.cost += took
+	}
 	if err != nil || a.unchanged {
 		return false, err
 	}
@@ -241,16 +248,6 @@ func (r *documentsRead) indexOnce(ctx context.Context) (fresh bool, err error) {
 	r.out.add(left)
 	r.next.index, r.next.indexSum, r.next.indexETag = index, sum, a.etag
 	return true, nil
-}
-
-// fetchCosted is fetch, and counts what it cost.
-func (r *documentsRead) fetchCosted(ctx context.Context, path, etag string, limit int64, timeout time.Duration) (answer, error) {
-	began := time.Now()
-	a, err := r.fetch(ctx, path, etag, limit, timeout)
-	if took := time.Since(began); took > cheap {
-		r.out.cost += took
-	}
-	return a, err
 }
 
 // lacks finds a path that a new index has lost, though the view still has its group and version.
@@ -309,8 +306,8 @@ func (r *documentsRead) readV2(ctx context.Context) error {
 	const path = "/openapi/v2"
 	began := time.Now()
 	a, err := r.fetch(ctx, path, r.a.v2ETag, maxOpenAPIBytes, largeTimeout)
-	if took := time.Since(began); took > 3*cheap {
-		r.next.v2Rest = time.Now().Add(2 * restFactor * took)
+	if took := time.Since(began); took > cheapV2 {
+		r.next.v2Rest = time.Now().Add(restFactor * took)
 	}
 	switch {
 	case errors.Is(err, errTooLarge):
@@ -347,7 +344,7 @@ func (r *documentsRead) readBodies(ctx context.Context) error {
 			continue
 		}
 		at := "/openapi/v3/" + path + "?hash=" + hash
-		a, err := r.fetchCosted(ctx, at, "", min(maxOpenAPIBytes, r.a.budget), largeTimeout)
+		a, err := r.fetch(ctx, at, "", min(maxOpenAPIBytes, r.a.budget), largeTimeout)
 		if err == nil && !isObject(a.body) {
 			err = invalid(fmt.Errorf("reading %s: it is no JSON object", at))
 		}
@@ -372,6 +369,12 @@ func (r *documentsRead) readBodies(ctx context.Context) error {
 		r.changed = true
 	}
 	maps.DeleteFunc(r.skip, func(path string, s skipped) bool { return r.next.index[path].Hash != s.hash })
+	for path, s := range r.skip {
+		if r.out.missing == nil {
+			r.out.missing = map[string]string{}
+		}
+		r.out.missing[path] = s.hash
+	}
 	return nil
 }
 

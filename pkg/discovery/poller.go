@@ -134,6 +134,7 @@ type owner struct {
 	listed    bool
 	// complete says that every server of some list was tried once.
 	complete bool
+	settling awaited
 }
 
 // server is what is known of one server.
@@ -203,8 +204,9 @@ func (p *Poller) own(ctx context.Context, lists <-chan []peers.Server) {
 		if o.endClaims(time.Now()) {
 			changed = true
 		}
-		if changed {
-			o.share()
+		if now := time.Now(); changed || o.settling.ends(now) {
+			o.share(now)
+			changed = true
 		}
 		o.publish(changed)
 		answer()
@@ -351,13 +353,16 @@ func (o *owner) endClaims(now time.Time) bool {
 	return changed
 }
 
-// untilNextEnd is how long it is to the next end of a claim.
+// untilNextEnd is how long it is to the next end of a claim, or of waiting for documents.
 func (o *owner) untilNextEnd(now time.Time) time.Duration {
 	next := time.Hour
 	for _, s := range o.servers {
 		if end, ends := o.claimEnd(s); ends {
 			next = min(next, end.Sub(now))
 		}
+	}
+	if o.settling.goes() {
+		next = min(next, o.settling.until.Sub(now))
 	}
 	return max(next, 0)
 }

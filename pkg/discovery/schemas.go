@@ -19,10 +19,13 @@ type otherDocuments struct {
 	indexETag string
 	v2        *OpenAPIV2
 	v2ETag    string
-	// shown is what of read the observation is made of.
-	shown *Documents
+	// shown is what of read the observation is made of, and shownETags are its ETags.
+	shown      *Documents
+	shownETags map[string]string
 	// bodies are the documents of OpenAPI v3 that this server was read for, by path.
 	bodies map[string]body
+	// missing are the hashes of those that it was asked for and did not give, by path.
+	missing map[string]string
 	// wrong is the last thing that was logged, so that it is said once.
 	wrong string
 }
@@ -47,6 +50,8 @@ func (o *owner) documentsResult(r documentsResult, now time.Time) (changed bool)
 		s.bodies = map[string]body{}
 	}
 	maps.Copy(s.bodies, r.reading.bodies)
+	changed = changed || !maps.Equal(s.missing, r.reading.missing)
+	s.missing = r.reading.missing
 	return changed
 }
 
@@ -83,11 +88,17 @@ func (o *owner) sharedV2(d *OpenAPIV2) *OpenAPIV2 {
 	return d
 }
 
-// share puts what is known of all servers into their observations, and says to each worker what to read next.
-func (o *owner) share() {
+// settlingAtMost is how long a new index of OpenAPI v3 waits for the documents that it leads to, of all servers.
+const settlingAtMost = 5 * time.Second
+
+// share says to each worker what to read next, and puts what is known of all servers into their observations. While
+// documents of OpenAPI v3 are on their way, those of before stay: what stands for all servers is chosen among them, and
+// would change with each that comes.
+func (o *owner) share(now time.Time) {
 	for _, s := range o.servers {
 		if s.observation.View == nil {
 			s.otherDocuments = otherDocuments{assigned: s.assigned, wrong: s.wrong}
+			s.observation.Documents = nil
 		}
 	}
 	differing, proven := o.differing(), map[string][]byte{}
@@ -104,11 +115,47 @@ func (o *owner) share() {
 			proven[b.hash] = b.json
 		}
 	}
-	for name, s := range o.servers {
-		wanted, size := s.show(differing, proven)
-		o.metrics.bytes.WithLabelValues(name).Set(float64(size))
+	coming := false
+	for _, s := range o.servers {
+		wanted := s.wanted(differing, proven)
 		s.assign(wanted, len(o.servers) > 1)
+		coming = coming || s.active() && !subset(wanted, s.missing)
 	}
+	o.settling.update(coming, now)
+	for name, s := range o.servers {
+		o.metrics.bytes.WithLabelValues(name).Set(float64(s.show(differing, o.settling.goes())))
+	}
+}
+
+// awaited is whether documents that are on their way are waited for, and until when.
+type awaited struct {
+	until time.Time
+	over  bool
+}
+
+func (a *awaited) update(coming bool, now time.Time) {
+	switch {
+	case !coming:
+		*a = awaited{}
+	case a.until.IsZero():
+		a.until = now.Add(settlingAtMost)
+	default:
+		a.over = a.over || !now.Before(a.until)
+	}
+}
+
+func (a *awaited) goes() bool { return !a.until.IsZero() && !a.over }
+
+// ends says that the wait is to be given up now.
+func (a *awaited) ends(now time.Time) bool { return a.goes() && !now.Before(a.until) }
+
+func subset(a, of map[string]string) bool {
+	for k, v := range a {
+		if of[k] != v {
+			return false
+		}
+	}
+	return true
 }
 
 // differing are the paths of OpenAPI v3 that some server that was read has, and some other has not, or otherwise.
@@ -139,52 +186,75 @@ func (o *owner) differing() map[string]bool {
 	return out
 }
 
-// show makes a server's Documents and ETags, and says which documents of OpenAPI v3 are missing in them and how many
-// bytes those of OpenAPI have.
-func (s *server) show(differing map[string]bool, proven map[string][]byte) (wanted map[string]string, size int) {
-	etags := maps.Clone(s.viewETags)
-	if etags == nil {
-		etags = map[string]string{}
-	}
-	for path, etag := range map[string]string{"/openapi/v3": s.indexETag, "/openapi/v2": s.v2ETag} {
-		if etag != "" {
-			etags[path] = etag
-		}
-	}
-	if !maps.Equal(etags, s.observation.ETags) {
-		s.observation.ETags = etags
-	}
+// wanted says which documents of OpenAPI v3 are missing of a server, and takes those that another one has given.
+func (s *server) wanted(differing map[string]bool, proven map[string][]byte) map[string]string {
+	var out map[string]string
 	if s.read == nil {
-		s.observation.Documents = nil
-		return nil, 0
-	}
-	next := *s.read
-	next.OpenAPIV2, next.OpenAPIV3 = s.v2, maps.Clone(s.read.OpenAPIV3)
-	if s.v2 != nil {
-		size = len(s.v2.JSON)
+		return nil
 	}
 	for path := range differing {
-		schema, ok := next.OpenAPIV3[path]
+		schema, ok := s.read.OpenAPIV3[path]
 		if !ok {
 			continue
 		}
 		if same := proven[schema.Hash]; same != nil {
 			s.bodies[path] = body{hash: schema.Hash, json: same, proven: true}
 		}
-		schema.JSON = s.bodies[path].json
-		if schema.JSON == nil {
-			if wanted == nil {
-				wanted = map[string]string{}
+		if s.bodies[path].json == nil {
+			if out == nil {
+				out = map[string]string{}
 			}
-			wanted[path] = schema.Hash
+			out[path] = schema.Hash
 		}
-		size += len(schema.JSON)
-		next.OpenAPIV3[path] = schema
+	}
+	return out
+}
+
+// show makes a server's Documents and ETags, unless those of before are to stay, and says how many bytes the documents of
+// OpenAPI have.
+func (s *server) show(differing map[string]bool, stay bool) (size int) {
+	if !stay {
+		s.showDocuments(differing)
+	}
+	etags := maps.Clone(s.viewETags)
+	if etags == nil {
+		etags = map[string]string{}
+	}
+	maps.Copy(etags, s.shownETags)
+	if !maps.Equal(etags, s.observation.ETags) {
+		s.observation.ETags = etags
+	}
+	if s.v2 != nil {
+		size = len(s.v2.JSON)
+	}
+	for _, b := range s.bodies {
+		size += len(b.json)
+	}
+	return size
+}
+
+func (s *server) showDocuments(differing map[string]bool) {
+	s.shownETags = map[string]string{}
+	for path, etag := range map[string]string{"/openapi/v3": s.indexETag, "/openapi/v2": s.v2ETag} {
+		if etag != "" {
+			s.shownETags[path] = etag
+		}
+	}
+	if s.read == nil {
+		s.observation.Documents, s.shown = nil, nil
+		return
+	}
+	next := *s.read
+	next.OpenAPIV2, next.OpenAPIV3 = s.v2, maps.Clone(s.read.OpenAPIV3)
+	for path := range differing {
+		if schema, ok := next.OpenAPIV3[path]; ok {
+			schema.JSON = s.bodies[path].json
+			next.OpenAPIV3[path] = schema
+		}
 	}
 	if was := s.observation.Documents; was == nil || s.shown != s.read || was.OpenAPIV2 != s.v2 || !maps.EqualFunc(was.OpenAPIV3, next.OpenAPIV3, sameSchema) {
 		s.observation.Documents, s.shown = &next, s.read
 	}
-	return wanted, size
 }
 
 // sameSchema says that it is the same, and not only equal.

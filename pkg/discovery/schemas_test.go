@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -239,4 +240,79 @@ func TestDocumentsAreReadWhereAServerIsNow(t *testing.T) {
 		w.pass(2 * interval)
 		w.expectSchemas("a: api/v2")
 	})
+}
+
+// withhold makes a server give the documents of OpenAPI v3 that are wanted of it only while that is true; told says that
+// it tells which it does not give.
+func (w *world) withhold(name string, given *atomic.Bool, told bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	read := w.others[name+":1"]
+	w.others[name+":1"] = func(ctx context.Context, a assignment) documentsReading {
+		r := read(ctx, a)
+		if !given.Load() {
+			r.bodies = nil
+			if told {
+				r.missing = a.wanted
+			}
+		}
+		return r
+	}
+}
+
+func TestANewIndexIsShownTogetherWithTheDocumentsThatItLeadsTo(t *testing.T) {
+	inWorld(t, func(w *world) {
+		for _, n := range []string{"a", "b"} {
+			w.serves(n, "/v1/pods")
+			w.serveSchemas(n, "api/v1="+n)
+		}
+		w.lists("a", "b")
+		w.pass(2 * interval)
+		w.expectSchemas("a: api/v1=a; b: api/v1=b")
+
+		var given atomic.Bool
+		w.serveSchemas("a", "api/v1=a", "apis/apps/v1=1")
+		w.serveSchemas("b", "api/v1=new", "apis/apps/v1=2")
+		w.withhold("b", &given, false)
+		w.pass(2 * interval)
+		w.expectSchemas("a: api/v1=a; b: api/v1=b")
+		given.Store(true)
+		w.pass(interval)
+		w.expectSchemas("a: api/v1=a apis/apps/v1=1; b: api/v1=new apis/apps/v1=2")
+	})
+}
+
+func TestADocumentThatDoesNotComeHoldsUpTheOthersForAMomentOnly(t *testing.T) {
+	for name, told := range map[string]bool{"the server says nothing": false, "the server refuses it": true} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				var given atomic.Bool
+				given.Store(true)
+				for _, n := range []string{"a", "b"} {
+					w.serves(n, "/v1/pods")
+					w.serveSchemas(n, "api/v1="+n)
+					w.withhold(n, &given, told)
+				}
+				w.lists("a", "b")
+				w.pass(2 * interval)
+				given.Store(false)
+				w.serveSchemas("b", "api/v1=new")
+				w.withhold("b", &given, told)
+				if w.pass(2 * interval); !told {
+					w.expectSchemas("a: api/v1=a; b: api/v1=b")
+					w.pass(settlingAtMost)
+				}
+				w.expectSchemas("a: api/v1=a; b: api/v1")
+				// What comes next is not held up again by the same document.
+				w.serveSchemas("a", "api/v1=more")
+				w.pass(2 * interval)
+				w.expectSchemas("a: api/v1=more; b: api/v1")
+				before := len(w.changes)
+				w.pass(time.Minute)
+				if len(w.changes) != before {
+					t.Error("something was told as a change, though nothing changed")
+				}
+			})
+		})
+	}
 }

@@ -27,6 +27,8 @@ type openAPI struct {
 	served map[string]bool
 	// sameIndex says that every server has the same index.
 	sameIndex bool
+	// unread says that a server is there whose documents were not read yet.
+	unread bool
 	index     func() *content
 	v2        *swagger
 
@@ -45,8 +47,11 @@ func newOpenAPI(observations []discovery.Observation, merged *discovery.View, co
 	var read []discovery.Observation
 	for _, server := range observations {
 		o.servers[server.Server.Name] = server
-		if server.Documents != nil && server.Documents.OpenAPIV3 != nil {
+		switch {
+		case server.Documents != nil && server.Documents.OpenAPIV3 != nil:
 			read = append(read, server)
+		case server.Documents == nil && server.View != nil && server.Ready && !server.Gone:
+			o.unread = true
 		}
 	}
 	o.sameIndex = true

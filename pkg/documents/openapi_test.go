@@ -305,3 +305,35 @@ func TestASchemaIsServedAsAServerServesIt(t *testing.T) {
 		}
 	}
 }
+
+func TestOpenAPISaysThatItIsPartialWhileAServersDocumentsWereNotRead(t *testing.T) {
+	doc := func(name string) map[string]string {
+		return map[string]string{"apis/a.io/v1": schemaOf([]string{"/apis/a.io/v1/" + name}, nil)}
+	}
+	one := schemaServer{serves: "a.io/v1/r", v3: doc("one")}.observation("one")
+	two := schemaServer{serves: "a.io/v1/r", v3: doc("two")}.observation("two")
+	unread := schemaServer{serves: "a.io/v1/r"}.observation("three")
+	unread.Documents = nil
+	away := unread
+	away.Ready = false
+	for _, c := range []struct {
+		third  discovery.Observation
+		header string
+	}{{unread, "partial"}, {away, "merged"}} {
+		set := Compile([]discovery.Observation{one, two, c.third}, true)
+		for path, want := range map[string]string{"/openapi/v3": c.header, "/openapi/v3/apis/a.io/v1": c.header, "/apis": "merged"} {
+			h, verdict := set.Find(path)
+			if verdict != Merged {
+				t.Fatalf("%s is %s", path, verdict)
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			if got := w.Header().Get(Header); got != want {
+				t.Errorf("%s is told to be %q, want %q", path, got, want)
+			}
+		}
+		if set.Unread() != (c.header == "partial") {
+			t.Errorf("Unread is %v with a third server that is %v", set.Unread(), c.third.Ready)
+		}
+	}
+}

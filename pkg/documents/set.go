@@ -14,7 +14,8 @@ import (
 	"xds-server/pkg/discovery"
 )
 
-// Header tells clients what they got: "merged", or "partial" while some server that exists was never read.
+// Header tells clients what they got: "merged", or "partial" while some server that exists was never read; of OpenAPI,
+// while such documents of one that is there were not read yet.
 const Header = "X-Kubernetes-Discovery"
 
 // Set is all documents of one moment. It doesn't change and is safe for concurrent use; documents are rendered when they
@@ -120,6 +121,9 @@ func (s *Set) render(path string, d *document) { s.pages[path] = page{d, Merged}
 // in the legacy /api don't count: they are each server's own.
 func (s *Set) Differ() bool { return s.differ }
 
+// Unread says that a server is there whose OpenAPI documents were not read yet.
+func (s *Set) Unread() bool { return s.openAPI.unread }
+
 // Find returns what is known of the document at a decoded path without query. The handler, which is there only if the
 // verdict is Merged, expects a GET or HEAD. Its 404 is for a group that the servers' shared objects list and that no view
 // has: all its servers are gone or, rarely and for a moment, it is newer than the views.
@@ -129,7 +133,11 @@ func (s *Set) Find(path string) (http.Handler, Verdict) {
 		return nil, verdict
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		w.Header().Set(Header, s.header)
+		header := s.header
+		if s.openAPI.unread && strings.HasPrefix(path, "/openapi/") {
+			header = "partial"
+		}
+		w.Header().Set(Header, header)
 		if req.Method == http.MethodHead {
 			w = bodiless{w}
 		}

@@ -1,7 +1,9 @@
 package discovery
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -75,6 +77,36 @@ func TestManyDefinitions(t *testing.T) {
 		}
 		if tags[0] != tags[1] || tags[0] == "" {
 			s.Errorf("ETags %v", tags)
+		}
+		// OpenAPI follows: kube-apiservers put theirs together for minutes.
+		var urls map[string]string
+		eventually(s, 5*time.Minute, "OpenAPI's index is the same at both fronts and has every group", func() error {
+			var indexes []map[string]string
+			for _, n := range p.nodes {
+				a, err := lab.Call(s.Ctx, client, "GET", n.FrontURL()+"/openapi/v3", "", nil)
+				if err != nil {
+					return err
+				}
+				index, err := openAPIv3Index(a)
+				if err != nil {
+					return err
+				}
+				for g := range manyGroups {
+					if path := fmt.Sprintf("apis/g%d.many.example.com/v1", g); index[path] == "" {
+						return fmt.Errorf("%s is missing at %s", path, n.Name)
+					}
+				}
+				indexes = append(indexes, index)
+			}
+			if urls = indexes[0]; !maps.Equal(urls, indexes[1]) {
+				return errors.New("the indexes differ")
+			}
+			return nil
+		})
+		fmt.Printf("       OpenAPI's index is the same at both fronts %.1f s after\n", time.Since(listed).Seconds())
+		for _, n := range p.nodes {
+			s.Want(client, "GET", n.FrontURL()+urls["apis/g7.many.example.com/v1"], "", 200, `"Thing7"`)
+			s.Want(client, "GET", n.FrontURL()+"/apis/g7.many.example.com/v1", "", 200, `"things7"`)
 		}
 		after := memory(s, p)
 		for i, n := range p.nodes {
