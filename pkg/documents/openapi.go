@@ -29,8 +29,8 @@ type openAPI struct {
 	sameIndex bool
 	// unread says that a server is there whose documents were not read yet.
 	unread bool
-	index     func() *content
-	v2        *swagger
+	index  func() *content
+	v2     *swagger
 
 	lock    sync.Mutex
 	leftOut map[string]error
