@@ -18,6 +18,7 @@ import (
 
 	"xds-server/envoy/lua"
 	"xds-server/envoy/luatest"
+	"xds-server/pkg/documents"
 )
 
 // A classified request: what Envoy wrote into its headers, or that Envoy or Go does not take such a path.
@@ -293,7 +294,18 @@ func TestTheLocalServersOwnDocumentIsToldFromTheClusters(t *testing.T) {
 		{"GET", "/apis", aggregated + ";profile=other", "cluster"},
 		{"GET", "/apis", aggregated + ";profile=nopeers", "cluster"},
 		{"GET", "/apis", aggregated + ";profile=nopeer", "local"},
-		{"GET", "/api", aggregated + "; Profile=\"nopeer\" ;q=0.9", "local"},
+		{"GET", "/api", aggregated + "; profile = nopeer ;q=0.9", "local"},
+		{"GET", "/api/", aggregated + ";profile=nopeer", "local"},
+		{"GET", "/apis/", aggregated + ";profile=nopeer", "cluster"},
+		{"GET", "/apis/apps", aggregated + ";profile=nopeer", "cluster"},
+		{"GET", "/apis/apps/v1", "application/json;profile=nopeer", "cluster"},
+		{"GET", "/openapi/v2", aggregated + ";profile=nopeer", "cluster"},
+		{"GET", "/apis", "application/json;profile=nopeer", "cluster"},
+		{"GET", "/apis", "application/json;profile=nopeer," + aggregated, "cluster"},
+		{"GET", "/apis", "application/json," + aggregated + ";profile=nopeer", "local"},
+		{"GET", "/apis", aggregated + ";profile=nopeer;q=0.1," + aggregated, "cluster"},
+		{"GET", "/apis", aggregated + ";q=0.1," + aggregated + ";profile=nopeer;q=0.2", "local"},
+		{"GET", "/apis", aggregated + ";q=0.1," + aggregated + ";profile=\"nopeer\"", "cluster"},
 		{"GET", "/apis", aggregated + ";profile=nopeer," + aggregated, "local"},
 		{"GET", "/apis", aggregated + "," + aggregated + ";profile=nopeer", "cluster"},
 		{"POST", "/apis", "", "local"},
@@ -312,6 +324,60 @@ func TestTheLocalServersOwnDocumentIsToldFromTheClusters(t *testing.T) {
 		}
 		if got := l.send(t, tt.method, tt.path, accept); got.document != tt.want {
 			t.Errorf("%s %s with Accept %q is for the document of %q, want %q", tt.method, tt.path, tt.accept, got.document, tt.want)
+		}
+	}
+}
+
+// What Envoy leaves to the local server, and what the discovery filter leaves to it, is the same: what kube-apiserver's own
+// negotiation takes for nopeer.
+func TestAnAcceptHeaderIsReadAsAKubeAPIServerReadsIt(t *testing.T) {
+	e := luatest.Start(t, luatest.Config{Script: lua.Front(lua.Config{CAFile: "/nonexistent"})})
+	l := &line{e: e}
+	t.Cleanup(l.close)
+	r := rand.New(rand.NewPCG(4, 20))
+	pick := func(list ...string) string { return list[r.IntN(len(list))] }
+	local := 0
+	for range 4000 {
+		var clauses []string
+		for range 1 + r.IntN(5) {
+			clause := pick("application/json", "application/json", "application/yaml", "application/cbor", "application/vnd.kubernetes.protobuf",
+				"*/*", "application/*", "*", "text/plain", "application", "application/json/", " application / json ")
+			for _, param := range []string{
+				pick("g=apidiscovery.k8s.io", "g=apidiscovery.k8s.io", "g=apidiscovery.k8s.io", "g=other", ""),
+				pick("v=v2", "v=v2", "v=v2", "v=v2beta1", "v=v3"),
+				pick("as=APIGroupDiscoveryList", " as = APIGroupDiscoveryList ", "as=APIGroupDiscoveryList", "as=Table"),
+				pick("profile=nopeer", "profile=nopeer", "", "profile=NoPeer", "profile=\"nopeer\"", "profile=", "profile=a;profile=nopeer"),
+				pick("", "", "q=0.5", "q=0.9", "q=0.25", "q=1", "q=0"),
+				pick("", "", "", "", "stream=watch", "stream=other", "sv=v1", "sv=", "pretty=1", ";"),
+			} {
+				clause += ";" + param
+			}
+			clauses = append(clauses, clause)
+		}
+		accept, want := strings.Join(clauses, pick(",", ", ")), "cluster"
+		if documents.Local(accept) {
+			want = "local"
+			local++
+		}
+		if got := l.send(t, "GET", "/apis", "Accept: "+accept+"\r\n"); got.document != want {
+			t.Errorf("Accept %q is for the document of %q, want %q", accept, got.document, want)
+		}
+	}
+	t.Logf("%d of 4000 are for the local server's own document", local)
+}
+
+// What is too odd is left to the discovery filter, never taken from it.
+func TestAnOddAcceptHeaderIsLeftToTheFilter(t *testing.T) {
+	e := luatest.Start(t, luatest.Config{Script: lua.Front(lua.Config{CAFile: "/nonexistent"})})
+	l := &line{e: e}
+	t.Cleanup(l.close)
+	const nopeer = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer"
+	for _, accept := range []string{
+		nopeer + ";q=1e0", nopeer + ";q=0x1p-2", nopeer + ";q=0.12345678", nopeer + ";q=many", nopeer + ";a==",
+		nopeer + strings.Repeat(",text/plain", 12), nopeer + strings.Repeat(" ", 60000) + ";",
+	} {
+		if got := l.send(t, "GET", "/apis", "Accept: "+accept+"\r\n"); got.document != "cluster" {
+			t.Errorf("Accept %.200q is for the document of %q", accept, got.document)
 		}
 	}
 }

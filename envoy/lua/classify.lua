@@ -1,7 +1,8 @@
 -- What a path asks for, as Kubernetes' RequestInfoFactory has it on the decoded path: the key of the route table
 -- ("group/version/resource", "group/version" or "group", the core group being empty) and the subresource, if any.
 -- Returns nothing for what no apiserver serves, or what is too odd: that goes the default way and meets the 404 guard.
--- The third result is true for a document of discovery or OpenAPI, also where it is no group's or version's own.
+-- The third result is "aggregated" for a document of discovery that comes in that form too, and "plain" for any other one
+-- of discovery or OpenAPI, also where it is no group's or version's own.
 local classify
 do
   local match, byte, find, sub = string.match, string.byte, string.find, string.sub
@@ -28,22 +29,26 @@ do
       path = path:gsub("%%(%x%x)", function(h) return string.char(tonumber(h, 16)) end)
     end
     local key = document(path)
-    if key or find(path, "^/openapi/v[23]$") or find(path, "^/openapi/v3/") then return key, nil, true end
+    if key or find(path, "^/openapi/v[23]$") or find(path, "^/openapi/v3/") then return key, nil, "plain" end
     -- Trailing slashes go one by one: a pattern would take quadratic time over a path of slashes.
     local last = #path
     while last > 0 and byte(path, last) == 47 do last = last - 1 end
+    local slashes = #path - last
     path = sub(path, 1, last)
 
     local group, version, pos = match(path, "^/apis/([%l%d%.%-]+)/([%l%d%-]+)()")
     if not group then
       group, version, pos = "", match(path, "^/api/([%l%d%-]+)()")
       if not version then
+        -- A kube-apiserver takes /api/ for /api, and has the legacy form alone at /apis/.
+        if path == "/apis" then return nil, nil, slashes == 0 and "aggregated" or "plain" end
+        if path == "/api" then return nil, nil, slashes < 2 and "aggregated" or "plain" end
         group = match(path, "^/apis/([%l%d%.%-]+)$")
-        return group, nil, group ~= nil or path == "/apis" or path == "/api"
+        return group, nil, group and "plain"
       end
     end
     local gv = group .. "/" .. version
-    if pos > #path then return gv, nil, true end
+    if pos > #path then return gv, nil, "plain" end
     if byte(path, pos) ~= 47 then return nil end
 
     local resource, at = segment(path, pos + 1)

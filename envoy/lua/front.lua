@@ -1,9 +1,9 @@
--- Whether a request is for a discovery document of the whole cluster: not if it asks for the local server's own.
-local function ofcluster(headers)
+-- Whether a request is for a discovery document of the whole cluster: not if it asks for the local server's own, which
+-- only the aggregated ones can be.
+local function ofcluster(headers, document)
   local method = headers:get(":method")
   if method ~= "GET" and method ~= "HEAD" then return false end
-  local first = (headers:get("accept") or ""):match("^[^,]*"):lower()
-  return not first:find(";%s*profile%s*=%s*\"?nopeer\"?%s*$") and not first:find(";%s*profile%s*=%s*\"?nopeer\"?%s*;")
+  return document ~= "aggregated" or not nopeer(headers:get("accept") or "")
 end
 
 -- The front's chain: identity, then classification. x-id-state is written last: where it is missing, because this
@@ -16,6 +16,6 @@ function envoy_on_request(h)
   local key, subresource, document = classify(headers:get(":path") or "")
   if key then headers:replace("x-gvr", key) end
   if subresource then headers:replace("x-subresource", subresource) end
-  if document then headers:replace("x-document", ofcluster(headers) and "cluster" or "local") end
+  if document then headers:replace("x-document", ofcluster(headers, document) and "cluster" or "local") end
   headers:replace("x-id-state", out and "fp" or "plain")
 end

@@ -25,13 +25,13 @@ var identityParts = []string{"der.lua", "strings.lua", "x509.lua", "verify.lua",
 
 // Front is the script of the front's routed chain: x-remote-*, x-gvr and x-subresource, and x-id-state last.
 func Front(c Config) string {
-	return c.script(append(slices.Clone(identityParts), "classify.lua", "front.lua"))
+	return c.script(append(slices.Clone(identityParts), "classify.lua", "accept.lua", "front.lua"))
 }
 
 // Fallback is the script of the chain that serves while no route table is known: Front, and the guard that keeps the
 // local server's "no such API" from being taken for the cluster's.
 func Fallback(c Config) string {
-	return c.script(append(slices.Clone(identityParts), "classify.lua", "front.lua", "guard.lua", "fallback.lua"))
+	return c.script(append(slices.Clone(identityParts), "classify.lua", "accept.lua", "front.lua", "guard.lua", "fallback.lua"))
 }
 
 // Reader is the script of the peer listener's chain for xds-server's own certificate.
