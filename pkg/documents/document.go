@@ -21,7 +21,7 @@ type document struct {
 func (d *document) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	form := d.legacy
 	if d.aggregated != nil {
-		if _, ok := asksAggregated(req.Header.Get("Accept")); ok {
+		if _, ok := asksAggregated(req.Header.Get("Accept"), offered(req)); ok {
 			form = d.aggregated
 		}
 	}

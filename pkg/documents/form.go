@@ -34,7 +34,7 @@ type representation struct {
 
 // negotiate chooses as a kube-apiserver does: by Accept, the query's pretty and, for the pretty form, the User-Agent.
 func (f *form) negotiate(req *http.Request) (representation, error) {
-	options, info, err := negotiation.NegotiateOutputMediaType(req, codecs, f.allowed)
+	options, info, err := negotiation.NegotiateOutputMediaType(req, offered(req), f.allowed)
 	if err != nil {
 		return representation{}, err
 	}
