@@ -58,7 +58,7 @@ func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 	}
 	publisher := snapshot.NewPublisher(log, registry)
 	var poller *discovery.Poller
-	tables := tables.New(publisher, func() error { return poller.AllRead() }, c.Hold, log)
+	tables := tables.New(publisher, func() error { return poller.AllRead() }, c.Hold, log, registry)
 	publisher.OnNode(tables.Connected)
 	known := newKnownDocuments(func(ctx context.Context, server string, age time.Duration) error {
 		return poller.Refresh(ctx, server, age)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -32,6 +33,7 @@ type Tables struct {
 	observations []discovery.Observation
 	documents    *documents.Set
 	madeOf       documentsOf
+	merging      prometheus.Histogram
 	onDocuments  func(set *documents.Set, complete bool)
 	secretsDirs  map[string]string // by node
 	nodes        []string          // that were compiled last
@@ -47,8 +49,15 @@ type unlisted struct {
 }
 
 // New makes the tables of a publisher. complete is asked before every compilation, and must stay nil once it was.
-func New(p *snapshot.Publisher, complete func() error, hold time.Duration, log *zap.Logger) *Tables {
-	return &Tables{publisher: p, complete: complete, hold: hold, log: log, secretsDirs: map[string]string{}}
+func New(p *snapshot.Publisher, complete func() error, hold time.Duration, log *zap.Logger, reg prometheus.Registerer) *Tables {
+	t := &Tables{publisher: p, complete: complete, hold: hold, log: log, secretsDirs: map[string]string{}}
+	t.merging = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "xds_server_documents_compile_seconds",
+		Help:    "Time to merge all servers' discovery after a change.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 10),
+	})
+	reg.MustRegister(t.merging)
+	return t
 }
 
 // documentsOf is what documents are made of: while it is the same, so are they.
@@ -146,7 +155,9 @@ func (t *Tables) compileDocuments(complete bool) {
 	if t.documents != nil && of.equal(t.madeOf) {
 		return
 	}
+	begun := time.Now()
 	t.documents, t.madeOf = documents.Compile(t.observations, complete), of
+	t.merging.Observe(time.Since(begun).Seconds())
 	if t.onDocuments != nil {
 		t.onDocuments(t.documents, complete)
 	}

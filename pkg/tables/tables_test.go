@@ -63,8 +63,9 @@ func table(t *testing.T, p *snapshot.Publisher, node string) string {
 }
 
 func newTestTables(complete func() error) (*Tables, *snapshot.Publisher) {
-	p := snapshot.NewPublisher(zap.NewNop(), prometheus.NewRegistry())
-	return New(p, complete, time.Hour, zap.NewNop()), p
+	reg := prometheus.NewRegistry()
+	p := snapshot.NewPublisher(zap.NewNop(), reg)
+	return New(p, complete, time.Hour, zap.NewNop(), reg), p
 }
 
 func tried() error { return nil }
