@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,20 +15,34 @@ import (
 	"xds-server/pkg/documents"
 )
 
+// serveAfter is when an xds-server that knows every server serves their documents in any case, however much is unread.
+const serveAfter = 15 * time.Second
+
+// poller reads servers again, as discovery.Poller does.
+type poller interface {
+	Refresh(ctx context.Context, server string, age time.Duration) error
+	RefreshAll(ctx context.Context, age time.Duration) error
+}
+
 // knownDocuments hands the newest documents to the discovery filter. Envoys ask its health, and go to another xds-server
 // while this one does not know every server, and until it has read documents of all that are there once.
 type knownDocuments struct {
+	poller
 	current atomic.Pointer[documents.Set]
-	refresh func(ctx context.Context, server string, age time.Duration) error
 	health  *health.Server
 	log     *zap.Logger
 	logged  map[string]bool
-	// read says that the documents of all servers that are there were read once.
+
+	mu       sync.Mutex
+	complete bool
+	// read says that the documents of all servers were read once, or waited for long enough.
 	read bool
+	wait *time.Timer
 }
 
-func newKnownDocuments(refresh func(context.Context, string, time.Duration) error, log *zap.Logger, reg prometheus.Registerer) *knownDocuments {
-	k := &knownDocuments{refresh: refresh, health: health.NewServer(), log: log}
+// newKnownDocuments needs its poller set before it is used.
+func newKnownDocuments(log *zap.Logger, reg prometheus.Registerer) *knownDocuments {
+	k := &knownDocuments{health: health.NewServer(), log: log}
 	k.serving(false)
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "xds_server_invalid_documents",
@@ -40,7 +55,18 @@ func newKnownDocuments(refresh func(context.Context, string, time.Duration) erro
 func (k *knownDocuments) set(s *documents.Set, complete bool) {
 	k.logProblems()
 	k.current.Store(s)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.complete = complete
 	k.read = k.read || complete && !s.Unread()
+	if complete && !k.read && k.wait == nil {
+		k.wait = time.AfterFunc(serveAfter, func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.read = true
+			k.serving(k.complete)
+		})
+	}
 	k.serving(complete && k.read)
 }
 
@@ -73,8 +99,3 @@ func (k *knownDocuments) serving(ok bool) {
 
 // Documents is what is known now; nil while nothing is.
 func (k *knownDocuments) Documents() *documents.Set { return k.current.Load() }
-
-// Refresh reads a server again whose view is older than age.
-func (k *knownDocuments) Refresh(ctx context.Context, server string, age time.Duration) error {
-	return k.refresh(ctx, server, age)
-}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/go-logr/zapr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -60,9 +59,7 @@ func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 	var poller *discovery.Poller
 	tables := tables.New(publisher, func() error { return poller.AllRead() }, c.Hold, log, registry)
 	publisher.OnNode(tables.Connected)
-	known := newKnownDocuments(func(ctx context.Context, server string, age time.Duration) error {
-		return poller.Refresh(ctx, server, age)
-	}, log, registry)
+	known := newKnownDocuments(log, registry)
 	source, leases, err := serverSource(c, log, registry, tables.Evidence)
 	if err != nil {
 		return err
@@ -73,6 +70,7 @@ func serve(ctx context.Context, c config.Config, log *zap.Logger) error {
 		Local: c.NodeName, LocalAddress: c.LocalAddress,
 		OnChange: tables.Observe, Log: log, Registerer: registry,
 	})
+	known.poller = poller
 	tables.OnDocuments(known.set)
 	adminServer, err := admin.New(admin.Config{
 		Address: c.AdminAddress, Metrics: registry, Log: log,

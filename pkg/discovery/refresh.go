@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // firstRefresh is the least time between the beginnings of two reads of a server, however many ask for them.
@@ -93,6 +95,17 @@ func (p *Poller) Refresh(ctx context.Context, server string, age time.Duration) 
 	case <-ctx.Done():
 		return fmt.Errorf("reading %s again: %w", server, ctx.Err())
 	}
+}
+
+// RefreshAll is Refresh of every server that is known, and fails if one of them fails.
+func (p *Poller) RefreshAll(ctx context.Context, age time.Duration) error {
+	var g errgroup.Group
+	for _, o := range p.published.Load().observations {
+		if !o.Expired {
+			g.Go(func() error { return p.Refresh(ctx, o.Server.Name, age) })
+		}
+	}
+	return g.Wait()
 }
 
 // refreshed takes a call.

@@ -47,9 +47,7 @@ func unite(observations []discovery.Observation, complete bool) *known {
 	if complete || k.servers == 0 {
 		return k
 	}
-	if unread := k.unread(); len(unread) > 0 {
-		k.view = discovery.Merge(append(unread, k.view)...)
-	}
+	k.addUnread()
 	return k
 }
 
@@ -73,24 +71,21 @@ func (k *known) add(d *discovery.Documents) {
 	}
 }
 
-// unread returns what is listed and in no view, each version as a view of its own, so that none says what comes before
-// what.
-func (k *known) unread() []*discovery.View {
-	var out []*discovery.View
+// addUnread adds what is listed and in no view, as Stale: behind everything else, since nobody is known to prefer it.
+func (k *known) addUnread() {
+	groups := slices.Clone(k.view.Groups)
 	for _, gv := range slices.SortedFunc(maps.Keys(k.listed), compareVersions) {
 		if k.view.Find(gv) != nil {
 			continue
 		}
-		group := apidiscoveryv2.APIGroupDiscovery{
-			ObjectMeta: metav1.ObjectMeta{Name: gv.Group},
-			Versions: []apidiscoveryv2.APIVersionDiscovery{{
-				Version:   gv.Version,
-				Freshness: apidiscoveryv2.DiscoveryFreshnessStale,
-			}},
+		stale := apidiscoveryv2.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessStale}
+		i := slices.IndexFunc(groups, func(g apidiscoveryv2.APIGroupDiscovery) bool { return g.Name == gv.Group })
+		if i < 0 {
+			i, groups = len(groups), append(groups, apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: gv.Group}})
 		}
-		out = append(out, &discovery.View{Groups: []apidiscoveryv2.APIGroupDiscovery{group}})
+		groups[i].Versions = append(slices.Clone(groups[i].Versions), stale)
 	}
-	return out
+	k.view = &discovery.View{Groups: groups}
 }
 
 func compareVersions(a, b schema.GroupVersion) int {

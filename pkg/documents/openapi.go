@@ -27,7 +27,7 @@ type openAPI struct {
 	served map[string]bool
 	// sameIndex says that every server has the same index.
 	sameIndex bool
-	// unread says that a server is there whose documents were not read yet.
+	// unread says that there is a server whose documents were not read yet, though its view was.
 	unread bool
 	index  func() *content
 	v2     *swagger
@@ -50,7 +50,7 @@ func newOpenAPI(observations []discovery.Observation, merged *discovery.View, co
 		switch {
 		case server.Documents != nil && server.Documents.OpenAPIV3 != nil:
 			read = append(read, server)
-		case server.Documents == nil && server.View != nil && server.Ready && !server.Gone:
+		case server.View != nil:
 			o.unread = true
 		}
 	}
@@ -90,8 +90,17 @@ func sameHashes(a, b map[string]discovery.Schema) bool {
 	return maps.EqualFunc(a, b, func(a, b discovery.Schema) bool { return a.Hash == b.Hash })
 }
 
-// find returns what is known of an OpenAPI document, and its handler if it is Merged.
+// find returns what is known of an OpenAPI document, and its handler if it is Merged. What a server has that was not read
+// yet may be another document, or one that no other server has.
 func (o *openAPI) find(path string) (http.Handler, Verdict) {
+	h, verdict := o.findRead(path)
+	if o.unread && (verdict == Same || verdict == Absent) {
+		return nil, Unread
+	}
+	return h, verdict
+}
+
+func (o *openAPI) findRead(path string) (http.Handler, Verdict) {
 	switch path {
 	case openAPIV2:
 		return o.v2.find()

@@ -314,12 +314,13 @@ func TestOpenAPISaysThatItIsPartialWhileAServersDocumentsWereNotRead(t *testing.
 	two := schemaServer{serves: "a.io/v1/r", v3: doc("two")}.observation("two")
 	unread := schemaServer{serves: "a.io/v1/r"}.observation("three")
 	unread.Documents = nil
-	away := unread
+	away, expired := unread, unread
 	away.Ready = false
+	expired.View, expired.Expired = nil, true
 	for _, c := range []struct {
 		third  discovery.Observation
 		header string
-	}{{unread, "partial"}, {away, "merged"}} {
+	}{{unread, "partial"}, {away, "partial"}, {expired, "merged"}} {
 		set := Compile([]discovery.Observation{one, two, c.third}, true)
 		for path, want := range map[string]string{"/openapi/v3": c.header, "/openapi/v3/apis/a.io/v1": c.header, "/apis": "merged"} {
 			h, verdict := set.Find(path)
@@ -332,8 +333,16 @@ func TestOpenAPISaysThatItIsPartialWhileAServersDocumentsWereNotRead(t *testing.
 				t.Errorf("%s is told to be %q, want %q", path, got, want)
 			}
 		}
-		if set.Unread() != (c.header == "partial") {
-			t.Errorf("Unread is %v with a third server that is %v", set.Unread(), c.third.Ready)
+		// A document that all others have alike is not known to be the unread one's too, and none is known not to be there.
+		same := Compile([]discovery.Observation{one, one, c.third}, true)
+		for path, known := range map[string]Verdict{"/openapi/v3": Same, "/openapi/v3/apis/a.io/v1": Same, "/openapi/v3/apis/b.io/v1": Absent} {
+			want := known
+			if c.header == "partial" {
+				want = Unread
+			}
+			if _, got := same.Find(path); got != want {
+				t.Errorf("%s is %s, want %s", path, got, want)
+			}
 		}
 	}
 }

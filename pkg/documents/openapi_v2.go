@@ -22,7 +22,7 @@ var swaggers = newWorks(4)
 type swagger struct {
 	// documents are those of all servers, each once, sorted by hash.
 	documents []*discovery.OpenAPIV2
-	// unread says that a server is there whose document is not read yet.
+	// unread says that there is a server whose document is not read yet, though its view is.
 	unread bool
 	key    string
 }
@@ -31,10 +31,9 @@ func newSwagger(observations []discovery.Observation) *swagger {
 	s := &swagger{}
 	for _, o := range observations {
 		switch {
-		case o.Documents == nil:
-		case o.Documents.OpenAPIV2 != nil:
+		case o.Documents != nil && o.Documents.OpenAPIV2 != nil:
 			s.documents = append(s.documents, o.Documents.OpenAPIV2)
-		case o.Ready && !o.Gone:
+		case o.View != nil:
 			s.unread = true
 		}
 	}

@@ -105,7 +105,7 @@ func TestOpenAPIV2OfOddDocuments(t *testing.T) {
 		{"nothing is known", nil, Absent},
 		{"all have the same", []schemaServer{{v2: good}, {v2: good}}, Same},
 		{"a server's is not read yet", []schemaServer{{v2: good}, {}}, Unread},
-		{"a server that is away was never asked", []schemaServer{{v2: good}, {away: true}}, Same},
+		{"a server that is away was never asked", []schemaServer{{v2: good}, {away: true}}, Unread},
 		{"one is none", []schemaServer{{v2: good}, {v2: `{"paths":[]}`}}, Merged},
 		{"none is one", []schemaServer{{v2: `[]`}, {v2: `{"paths":[]}`}}, Unread},
 	} {

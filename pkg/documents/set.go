@@ -54,7 +54,8 @@ func Compile(observations []discovery.Observation, complete bool) *Set {
 		s.etags[o.Server.Name] = o.ETags
 	}
 	s.compile(known)
-	s.differ = known.differs(observations) || s.openAPI.differ()
+	// What an unread server has is in no document, so no server's own is known to be whole either.
+	s.differ = known.servers > 0 && !complete || known.differs(observations) || s.openAPI.differ()
 	return s
 }
 
@@ -117,12 +118,12 @@ func (s *Set) versions(prefix string, known *known, groups []apidiscoveryv2.APIG
 
 func (s *Set) render(path string, d *document) { s.pages[path] = page{d, Merged} }
 
-// Differ says that some server with a view shows, in some document, something else than what is rendered here. Addresses
-// in the legacy /api don't count: they are each server's own.
+// Differ says that some server with a view shows, in some document, something else than what is rendered here, or that this
+// is not known since a server was never read. Addresses in the legacy /api don't count: they are each server's own.
 func (s *Set) Differ() bool { return s.differ }
 
-// Unread says that a server is there whose OpenAPI documents were not read yet.
-func (s *Set) Unread() bool { return s.openAPI.unread }
+// Unread says that there is a server some of whose OpenAPI documents were not read yet.
+func (s *Set) Unread() bool { return s.openAPI.unread || s.openAPI.v2.unread }
 
 // Find returns what is known of the document at a decoded path without query. The handler, which is there only if the
 // verdict is Merged, expects a GET or HEAD. Its 404 is for a group that the servers' shared objects list and that no view

@@ -103,6 +103,20 @@ func TestWhatIsListedStaysListedUntilAllServersAreRead(t *testing.T) {
 	}
 }
 
+func TestWhatIsListedOnlyIsNobodysPreference(t *testing.T) {
+	beta, newer := gv("x.test", "v1beta1"), gv("x.test", "v1")
+	a := server("a", core(), group("x.test", version(beta, "Thing"), version(newer, "Thing")))
+	for _, listed := range []string{"v1alpha1", "v2"} {
+		o := lists(a)
+		o.Documents.Listed = append(slices.Clone(a.Documents.Listed), gv("x.test", listed))
+		s := Compile([]discovery.Observation{o, unread("b")}, false)
+		got := decode[metav1.APIGroup](t, get(t, s, "/apis/x.test"))
+		if got.PreferredVersion.Version != "v1beta1" || len(got.Versions) != 3 || got.Versions[2].Version != listed {
+			t.Errorf("with %s listed: %+v", listed, got)
+		}
+	}
+}
+
 func TestWhatNobodyServesIsListedNowhereOnceAllServersAreRead(t *testing.T) {
 	s := Compile([]discovery.Observation{lists(server("a", core(), apps("Deployment")), "gone.test", "apps")}, true)
 	if !s.Differ() {
@@ -192,7 +206,7 @@ func TestServersDifferOnlyWhereClientsCanSeeIt(t *testing.T) {
 		"documents not read yet":                 {observations: []discovery.Observation{a(), without(b())}},
 		"hashes not read yet":                    {observations: []discovery.Observation{a(), unhashed}},
 		"legacy list not read yet":               {observations: []discovery.Observation{a(), unlisted}},
-		"one not read, nothing else known":       {observations: []discovery.Observation{a(), unread("b")}, incomplete: true},
+		"one not read, nothing else known":       {observations: []discovery.Observation{a(), unread("b")}, incomplete: true, want: true},
 		"one expired":                            {observations: []discovery.Observation{a(), {Server: peers.Server{Name: "b"}, Expired: true}}},
 		"another resource":                       {observations: []discovery.Observation{a(), server("b", core(), apps("Deployment", "Rollout"))}, want: true},
 		"another group":                          {observations: []discovery.Observation{a(), server("b", core())}, want: true},

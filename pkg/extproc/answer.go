@@ -34,8 +34,11 @@ type answer struct {
 // untouched leaves the local server's answer; a document is marked as its own.
 func untouched(result, local string) answer {
 	a := answer{result: result, localStatus: local}
-	if result == resultLocal {
+	switch result {
+	case resultLocal:
 		a.header = http.Header{documents.Header: {"local"}}
+	case resultPartial:
+		a.header = http.Header{documents.Header: {"partial"}}
 	}
 	return a
 }

@@ -93,7 +93,13 @@ func (e *exchange) response(ctx context.Context, h http.Header) answer {
 	}
 	switch {
 	case verdict == documents.Merged:
-		return merged(handler, e.client, local)
+		out := merged(handler, e.client, local)
+		if out.status == http.StatusNotFound && local == "200" {
+			return e.confirmed(ctx, local)
+		}
+		return out
+	case allowed && verdict == documents.Unread:
+		return untouched(resultPartial, local)
 	case allowed:
 		return untouched(resultLocal, local)
 	case verdict == documents.Absent:
@@ -101,6 +107,21 @@ func (e *exchange) response(ctx context.Context, h http.Header) answer {
 	default:
 		return unavailable(local)
 	}
+}
+
+// confirmed is the answer where the local server has what no view has: either it lists what nobody serves any more, or
+// the views are older than the API.
+func (e *exchange) confirmed(ctx context.Context, local string) answer {
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	err := e.source.RefreshAll(ctx, 0)
+	handler, verdict := e.source.Documents().Find(e.client.URL.Path)
+	if verdict == documents.Merged {
+		if out := merged(handler, e.client, local); err == nil || out.status != http.StatusNotFound {
+			return out
+		}
+	}
+	return unavailable(local)
 }
 
 // outdated says whether the local server's answer may tell of something that its view does not have yet, and how old a

@@ -22,9 +22,16 @@ const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDisco
 type fakeSource struct {
 	now, later *documents.Set
 	refreshed  []string
+	// lost is why some server can't be read.
+	lost error
 }
 
 func (f *fakeSource) Documents() *documents.Set { return f.now }
+
+func (f *fakeSource) RefreshAll(ctx context.Context, age time.Duration) error {
+	_ = f.Refresh(ctx, "all", age)
+	return f.lost
+}
 
 func (f *fakeSource) Refresh(_ context.Context, server string, _ time.Duration) error {
 	f.refreshed = append(f.refreshed, server)
@@ -154,6 +161,38 @@ func TestALocalServerThatSaysSomethingNewIsReadAgainFirst(t *testing.T) {
 				t.Errorf("%s: %.300q, want %q in", a.result, a.body, tt.inBody)
 			}
 		})
+	}
+}
+
+// A group that the local server lists and no view has is one of a server that left, or too new for the views.
+func TestAGroupThatTheLocalServerListsIsGoneOnlyIfEveryServerSaysSo(t *testing.T) {
+	listing := func(groups ...string) *documents.Set {
+		o := serves("old", `"o"`, groups...)
+		o.Documents = &discovery.Documents{Listed: []schema.GroupVersion{{Group: "apps", Version: "v1"}, {Group: "late", Version: "v1"}}}
+		return documents.Compile([]discovery.Observation{o, serves("new", `"n"`, "apps")}, true)
+	}
+	for name, tt := range map[string]struct {
+		source fakeSource
+		status int
+	}{
+		"every server was asked, and none has it": {fakeSource{now: listing("apps")}, 404},
+		"a server has it by now":                  {fakeSource{now: listing("apps"), later: listing("apps", "late")}, 200},
+		"a server can't be asked":                 {fakeSource{now: listing("apps"), lost: context.DeadlineExceeded}, 503},
+	} {
+		e := exchange{source: &tt.source, node: "old"}
+		e.request(http.Header{":method": {"GET"}, ":path": {"/apis/late"}})
+		if a := e.response(t.Context(), http.Header{":status": {"200"}, "X-Kubernetes-Peer-Proxied": {"true"}}); a.status != tt.status {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+}
+
+func TestAnOpenAPIDocumentThatIsNotKnownWholeIsTheLocalServersAndPartial(t *testing.T) {
+	unread := serves("new", `"n"`, "apps")
+	e := exchange{source: &fakeSource{now: documents.Compile([]discovery.Observation{serves("old", `"o"`, "apps"), unread}, true)}, node: "old"}
+	e.request(http.Header{":method": {"GET"}, ":path": {"/openapi/v2"}})
+	if a := e.response(t.Context(), http.Header{":status": {"200"}}); a.status != 0 || a.header.Get(documents.Header) != "partial" {
+		t.Errorf("%d %v", a.status, a.header)
 	}
 }
 

@@ -36,6 +36,8 @@ type Source interface {
 	Documents() *documents.Set
 	// Refresh reads a server again whose view is older than age, as discovery.Poller does.
 	Refresh(ctx context.Context, server string, age time.Duration) error
+	// RefreshAll does so for all servers, and fails if one of them can't be read.
+	RefreshAll(ctx context.Context, age time.Duration) error
 }
 
 // Server answers the discovery filter of Envoys.

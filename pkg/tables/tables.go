@@ -40,8 +40,8 @@ type Tables struct {
 	unlisted     unlisted
 }
 
-// unlisted is how many more servers have an identity lease than are listed, and since when it is so many: for the time
-// of a hold they may serve anything.
+// unlisted is how many more servers have an identity lease than are listed, and since when a lease tells of one: for the
+// time of a hold they may serve anything. A listed server that is forgotten leaves its lease behind, which says nothing new.
 type unlisted struct {
 	leases, servers int
 	since           time.Time
@@ -68,7 +68,8 @@ type documentsOf struct {
 
 func (d documentsOf) equal(o documentsOf) bool {
 	return d.complete == o.complete && slices.EqualFunc(d.observations, o.observations, func(a, b discovery.Observation) bool {
-		return a.Server.Name == b.Server.Name && a.View == b.View && a.Documents == b.Documents && maps.Equal(a.ETags, b.ETags)
+		return a.Server.Name == b.Server.Name && a.Ready == b.Ready && a.Gone == b.Gone &&
+			a.View == b.View && a.Documents == b.Documents && maps.Equal(a.ETags, b.ETags)
 	})
 }
 
@@ -89,6 +90,10 @@ func (t *Tables) Observe(observations []discovery.Observation) {
 func (t *Tables) Evidence(hosts []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if more := len(hosts) - len(t.observations); len(hosts) > t.unlisted.leases && more > 0 {
+		t.unlisted.since = time.Now()
+		t.log.Warn("identity leases tell of kube-apiservers that are not listed", zap.Int("leases", len(hosts)), zap.Int("listed", len(t.observations)))
+	}
 	t.unlisted.leases = len(hosts)
 	t.compileAll()
 }
@@ -185,10 +190,6 @@ func (t *Tables) unlistedCount() bool {
 	if more != u.servers {
 		if u.end != nil {
 			u.end.Stop()
-		}
-		if more > max(u.servers, 0) {
-			u.since = time.Now()
-			t.log.Warn("identity leases tell of kube-apiservers that are not listed", zap.Int("leases", u.leases), zap.Int("listed", len(t.observations)))
 		}
 		if more > 0 {
 			u.end = time.AfterFunc(time.Until(u.since.Add(t.hold)), func() {

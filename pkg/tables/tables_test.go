@@ -20,6 +20,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"xds-server/pkg/discovery"
+	"xds-server/pkg/documents"
 	"xds-server/pkg/peers"
 	"xds-server/pkg/snapshot"
 )
@@ -165,6 +166,37 @@ func TestALeaseIsEvidenceOfAServer(t *testing.T) {
 			t.Error("a server that is not listed for the time of a hold still counts")
 		}
 	})
+}
+
+func TestTheLeaseOfAServerThatIsForgottenTellsNothingNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tt, p := newTestTables(tried)
+		tt.Evidence([]string{"host-1", "host-2"})
+		tt.Observe([]discovery.Observation{observed("a", "x.io"), observed("b", "y.io")})
+		time.Sleep(time.Hour)
+		tt.Observe([]discovery.Observation{observed("a", "x.io")})
+		if guarded(table(t, p, "a")) {
+			t.Error("a server whose hold is over counts for another one")
+		}
+	})
+}
+
+func TestDocumentsFollowWhoIsThere(t *testing.T) {
+	tt, _ := newTestTables(tried)
+	compiled := 0
+	tt.OnDocuments(func(*documents.Set, bool) { compiled++ })
+	a, b := observed("a", "x.io"), observed("b", "y.io")
+	unready, gone := b, b
+	unready.Ready = false
+	gone.Gone = true
+	for i, second := range []discovery.Observation{b, unready, gone, b} {
+		for range 2 {
+			tt.Observe([]discovery.Observation{a, second})
+		}
+		if compiled != i+1 {
+			t.Fatalf("compiled %d times after change %d", compiled, i)
+		}
+	}
 }
 
 func TestCertificatesAreNamedByWhatTheNodesEnvoySaid(t *testing.T) {
