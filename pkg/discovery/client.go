@@ -13,6 +13,7 @@ import (
 	"time"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // Accept asks for the server's own aggregated document, without what its native peer proxy would merge into it. A
@@ -72,8 +73,9 @@ type client struct {
 
 // cached is the last document of a path.
 type cached struct {
-	etag   string
-	groups []apidiscoveryv2.APIGroupDiscovery
+	etag    string
+	groups  []apidiscoveryv2.APIGroupDiscovery
+	partial map[schema.GroupVersion]bool
 }
 
 func newClient(address string, timeout time.Duration, credentials *Credentials) *client {
@@ -112,7 +114,11 @@ func (c *client) read(ctx context.Context) reading {
 		}
 	}
 	c.documents, out.etags = documents, etagsOf(documents)
-	view := &View{Groups: append(append([]apidiscoveryv2.APIGroupDiscovery{}, documents["/api"].groups...), documents["/apis"].groups...)}
+	view := &View{}
+	for _, path := range []string{"/api", "/apis"} {
+		view.Groups = append(view.Groups, documents[path].groups...)
+		view.Partial = anyPartial(view.Partial, documents[path].partial)
+	}
 	if c.view != nil && (!changed || reflect.DeepEqual(view, c.view)) {
 		out.result, out.view = resultConfirmed, c.view
 		return out
@@ -201,7 +207,7 @@ func (c *client) document(ctx context.Context, path string) (*cached, *document,
 		}
 		return nil, nil, invalid(err)
 	}
-	return &cached{etag: resp.Header.Get("ETag"), groups: doc.groups}, &doc, nil
+	return &cached{etag: resp.Header.Get("ETag"), groups: doc.groups, partial: doc.partial}, &doc, nil
 }
 
 // failed makes a reading of an error. After one of the network a new connection is made next time, since the old one

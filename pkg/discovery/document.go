@@ -5,20 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"slices"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // Limits of one document. Real ones stay far below: a cluster with 5,000 CRDs has about 10,000 resources and 30 MB.
 // They bound what a broken or hostile server costs in memory, since JSON can name objects that are a hundred times as
-// large as their text; such a document is refused as a whole, because a view is complete or not taken at all.
+// large as their text; such a document is refused as a whole. Subresources, as which an aggregated API lists what it
+// likes (custom metrics), are only left out beyond their number, so that it costs its server no more than that version.
 const (
 	maxDocumentBytes = 64 << 20
 	maxGroups        = 10_000
 	maxVersions      = 20_000
 	maxResources     = 100_000
-	maxResourceBytes = 1 << 20
+	maxSubresources  = 200_000
+	// maxEntryBytes is for one subresource, or one field of a resource.
+	maxEntryBytes = 1 << 20
 )
 
 var errTooLarge = errors.New("the document is larger than any real one")
@@ -29,6 +34,8 @@ type document struct {
 	dropped map[string]int
 	// first is the first entry that was left out, for the log.
 	first string
+	// partial is a View's.
+	partial map[schema.GroupVersion]bool
 }
 
 // parseDocument reads an aggregated discovery document, v2 or v2beta1: their JSON is the same but for the apiVersion.
@@ -62,6 +69,8 @@ type parser struct {
 	core                        bool
 	doc                         document
 	groups, versions, resources int
+	// subresources counts those that are kept, and lost the entries that were left out, but for mere repetitions.
+	subresources, lost int
 }
 
 // list reads the whole APIGroupDiscoveryList.
@@ -100,6 +109,7 @@ func (p *parser) group(seen map[string]bool) error {
 		return fmt.Errorf("%w: more than %d groups", errTooLarge, maxGroups)
 	}
 	var g apidiscoveryv2.APIGroupDiscovery
+	partial := map[string]bool{} // by version
 	err := p.object(func(field string) error {
 		switch field {
 		case "metadata":
@@ -111,7 +121,7 @@ func (p *parser) group(seen map[string]bool) error {
 			return err
 		case "versions":
 			names := map[string]bool{}
-			return p.array(func() error { return p.version(&g, names) })
+			return p.array(func() error { return p.version(&g, names, partial) })
 		default:
 			return p.skip()
 		}
@@ -122,20 +132,30 @@ func (p *parser) group(seen map[string]bool) error {
 	switch {
 	case p.core != (g.Name == "") || !validGroup(g.Name):
 		p.drop(reasonInvalid, "group", g.Name)
+		p.partial("", "")
+		return nil
 	case seen[g.Name]:
 		p.drop(reasonDuplicate, "group", g.Name)
+		partial[""] = true
+		for _, v := range g.Versions {
+			partial[v.Version] = true
+		}
 	default:
 		seen[g.Name] = true
 		p.doc.groups = append(p.doc.groups, g)
 	}
+	for version := range partial {
+		p.partial(g.Name, version)
+	}
 	return nil
 }
 
-func (p *parser) version(g *apidiscoveryv2.APIGroupDiscovery, seen map[string]bool) error {
+func (p *parser) version(g *apidiscoveryv2.APIGroupDiscovery, seen, partial map[string]bool) error {
 	if p.versions++; p.versions > maxVersions {
 		return fmt.Errorf("%w: more than %d versions", errTooLarge, maxVersions)
 	}
 	var v apidiscoveryv2.APIVersionDiscovery
+	before := p.lost
 	err := p.object(func(field string) error {
 		switch field {
 		case "version":
@@ -143,8 +163,8 @@ func (p *parser) version(g *apidiscoveryv2.APIGroupDiscovery, seen map[string]bo
 		case "freshness":
 			return p.decode(&v.Freshness)
 		case "resources":
-			names := map[string]bool{}
-			return p.array(func() error { return p.resource(&v, names) })
+			places := map[string]int{}
+			return p.array(func() error { return p.resource(&v, places) })
 		default:
 			return p.skip()
 		}
@@ -155,61 +175,109 @@ func (p *parser) version(g *apidiscoveryv2.APIGroupDiscovery, seen map[string]bo
 	switch {
 	case !validVersion(v.Version):
 		p.drop(reasonInvalid, "version", v.Version)
+		partial[""] = true
 	case seen[v.Version]:
 		p.drop(reasonDuplicate, "version", v.Version)
+		partial[v.Version] = true
 	default:
 		seen[v.Version] = true
 		g.Versions = append(g.Versions, v)
+		if p.lost != before {
+			partial[v.Version] = true
+		}
 	}
 	return nil
 }
 
-func (p *parser) resource(v *apidiscoveryv2.APIVersionDiscovery, seen map[string]bool) error {
+// resource reads one resource into a version; places says where in it each name stands.
+func (p *parser) resource(v *apidiscoveryv2.APIVersionDiscovery, places map[string]int) error {
 	if p.resources++; p.resources > maxResources {
 		return fmt.Errorf("%w: more than %d resources", errTooLarge, maxResources)
 	}
-	var raw json.RawMessage
-	if err := p.decode(&raw); err != nil {
-		return err
-	}
-	if len(raw) > maxResourceBytes {
-		return fmt.Errorf("%w: a resource of more than %d bytes", errTooLarge, maxResourceBytes)
-	}
 	var r apidiscoveryv2.APIResourceDiscovery
-	if err := utiljson.Unmarshal(raw, &r); err != nil {
+	err := p.object(func(field string) error {
+		switch field {
+		case "resource":
+			return p.small(&r.Resource)
+		case "responseKind":
+			return p.small(&r.ResponseKind)
+		case "scope":
+			return p.small(&r.Scope)
+		case "singularResource":
+			return p.small(&r.SingularResource)
+		case "verbs":
+			return p.small(&r.Verbs)
+		case "shortNames":
+			return p.small(&r.ShortNames)
+		case "categories":
+			return p.small(&r.Categories)
+		case "subresources":
+			places := map[string]int{}
+			return p.array(func() error { return p.subresource(&r, places) })
+		default:
+			return p.skip()
+		}
+	})
+	if err != nil {
 		return fmt.Errorf("a resource: %w", err)
 	}
+	place, again := places[r.Resource]
 	switch {
-	case !validResource(r.Resource) || oversized(r):
+	case !validResource(r.Resource):
 		p.drop(reasonInvalid, "resource", r.Resource)
-	case seen[r.Resource]:
-		p.drop(reasonDuplicate, "resource", r.Resource)
+	case oversized(r.Verbs, r.ShortNames, r.Categories):
+		p.drop(reasonOversized, "resource", r.Resource)
+	case again:
+		p.repeat("resource", r.Resource, reflect.DeepEqual(r, v.Resources[place]))
 	default:
-		seen[r.Resource] = true
-		r.Subresources = p.subresources(r.Subresources)
+		places[r.Resource] = len(v.Resources)
 		v.Resources = append(v.Resources, r)
 	}
 	return nil
 }
 
-func (p *parser) subresources(list []apidiscoveryv2.APISubresourceDiscovery) []apidiscoveryv2.APISubresourceDiscovery {
-	seen := map[string]bool{}
-	out := list[:0]
-	for _, s := range list {
-		switch {
-		case !validSubresource(s.Subresource):
-			p.drop(reasonInvalid, "subresource", s.Subresource)
-		case seen[s.Subresource]:
-			p.drop(reasonDuplicate, "subresource", s.Subresource)
-		default:
-			seen[s.Subresource] = true
-			out = append(out, s)
-		}
+func (p *parser) subresource(r *apidiscoveryv2.APIResourceDiscovery, places map[string]int) error {
+	var s apidiscoveryv2.APISubresourceDiscovery
+	if err := p.small(&s); err != nil {
+		return err
 	}
-	return out
+	place, again := places[s.Subresource]
+	switch {
+	case !validSubresource(s.Subresource):
+		p.drop(reasonInvalid, "subresource", s.Subresource)
+	case again:
+		p.repeat("subresource", s.Subresource, reflect.DeepEqual(s, r.Subresources[place]))
+	case p.subresources >= maxSubresources || oversized(s.Verbs) || len(s.AcceptedTypes) > mostInList:
+		p.drop(reasonOversized, "subresource", s.Subresource)
+	default:
+		p.subresources++
+		places[s.Subresource] = len(r.Subresources)
+		r.Subresources = append(r.Subresources, s)
+	}
+	return nil
 }
 
 func (p *parser) drop(reason, what, name string) {
+	p.lost++
+	p.count(reason, what, name)
+}
+
+func (p *parser) partial(group, version string) {
+	if p.doc.partial == nil {
+		p.doc.partial = map[schema.GroupVersion]bool{}
+	}
+	p.doc.partial[schema.GroupVersion{Group: group, Version: version}] = true
+}
+
+// repeat leaves out an entry whose name was there before: nothing is lost if it says the same.
+func (p *parser) repeat(what, name string, same bool) {
+	if !same {
+		p.lost++
+	}
+	p.count(reasonDuplicate, what, name)
+}
+
+func (p *parser) count(reason, what, name string) {
 	if p.doc.first == "" {
 		p.doc.first = fmt.Sprintf("%s %.100q (%s)", what, name, reason)
 	}
@@ -283,18 +351,11 @@ func (p *parser) skip() error {
 	return p.decode(&raw)
 }
 
-// oversized says that a resource has more of something than any real one, so that what is kept stays in proportion.
-func oversized(r apidiscoveryv2.APIResourceDiscovery) bool {
-	const most = 256
-	if len(r.Verbs) > most || len(r.ShortNames) > most || len(r.Categories) > most || len(r.Subresources) > most {
-		return true
-	}
-	for _, s := range r.Subresources {
-		if len(s.Verbs) > most || len(s.AcceptedTypes) > most {
-			return true
-		}
-	}
-	return false
+// mostInList is more than any real resource has verbs, short names or the like, so that what is kept stays in proportion.
+const mostInList = 256
+
+func oversized(lists ...[]string) bool {
+	return slices.ContainsFunc(lists, func(l []string) bool { return len(l) > mostInList })
 }
 
 // limited reads at most n bytes and then fails, where io.LimitReader would let a document look cut off.

@@ -2,17 +2,24 @@ package discovery
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
+
+func gv(group, version string) schema.GroupVersion {
+	return schema.GroupVersion{Group: group, Version: version}
+}
 
 func parse(t *testing.T, core bool, body string) document {
 	t.Helper()
@@ -35,7 +42,7 @@ func TestNothingOfAResourceIsLost(t *testing.T) {
 	r.ResponseKind = gvk("apps", "v1", "Deployment")
 	r.Subresources = []apidiscoveryv2.APISubresourceDiscovery{{Subresource: "scale", ResponseKind: gvk("autoscaling", "v1", "Scale"), Verbs: []string{"get", "patch"}}}
 	r.Subresources[0].AcceptedTypes = append(r.Subresources[0].AcceptedTypes, *gvk("autoscaling", "v1", "Scale"))
-	if d := cmp.Diff(full, parse(t, false, string(render(full))).groups); d != "" {
+	if d := gocmp.Diff(full, parse(t, false, string(render(full))).groups); d != "" {
 		t.Error(d)
 	}
 }
@@ -69,16 +76,19 @@ func TestNamesThatKubernetesCannotHaveNeverReachAView(t *testing.T) {
 		{"version with a slash", version("v1/x")}, {"no version", version("")}, {"version with a dot", version("v1.1")}, {"version that is a path", version("..")},
 		{"no resource", resource("")}, {"resource with a slash", resource("pods/x")}, {"resource that is a path", resource("..")},
 		{"resource with a percent sign", resource("a%2fb")}, {"resource with a question mark", resource("a?b")},
-		{"resource that is not ASCII", resource("ä")}, {"resource with a plus sign", resource("a+b")},
+		{"resource that is not ASCII", resource("ä")}, {"resource with a blank", resource("a b")}, {"resource with a line end", resource("a\nb")},
+		{"resource with a quote", resource(`a"b`)}, {"resource with a backslash", resource(`a\b`)}, {"resource with a hash", resource("a#b")},
+		{"resource of 2,000 letters", resource(strings.Repeat("a", 2000))}, {"resource with DEL", resource("a\x7f")},
 		{"no subresource", sub("")}, {"subresource with an empty segment", sub("a//b")}, {"subresource that climbs", sub("a/../b")},
+		{"subresource with a percent sign", sub("a%00")}, {"subresource with a tab", sub("a\tb")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := parse(t, false, c.body)
 			if got := words(d.groups); got != "good/v1/r" {
 				t.Errorf("view: %s", got)
 			}
-			if d.dropped[reasonInvalid] != 1 || d.first == "" {
-				t.Errorf("it was not counted: %+v %q", d.dropped, d.first)
+			if d.dropped[reasonInvalid] != 1 || d.first == "" || len(d.partial) != 1 {
+				t.Errorf("it was not counted: %+v %q %v", d.dropped, d.first, d.partial)
 			}
 		})
 	}
@@ -86,7 +96,10 @@ func TestNamesThatKubernetesCannotHaveNeverReachAView(t *testing.T) {
 
 func TestNamesThatAreOddButRealAreKept(t *testing.T) {
 	odd := []string{
-		"custom.metrics.k8s.io/v1beta1/pods/http_requests_per_second", "external.metrics.k8s.io/v1beta1/s0-Queue_Length",
+		"custom.metrics.k8s.io/v1beta1/pods/http_requests_per_second", "custom.metrics.k8s.io/v1beta1/jobs.batch/" + strings.Repeat("m", 500),
+		"external.metrics.k8s.io/v1beta1/s0-Queue_Length",
+		"external.metrics.k8s.io/v1beta1/datadogmetric@ns:x", "external.metrics.k8s.io/v1beta1/pubsub.googleapis.com|topic|size",
+		"external.metrics.k8s.io/v1beta1/_up{job=a,b!=c}", "external.metrics.k8s.io/v1beta1/a+b~c",
 		"subresources.kubevirt.io/v1/virtualmachineinstances/sev/fetchcertchain",
 	}
 	d := parse(t, false, string(render(groups(odd...))))
@@ -128,11 +141,71 @@ func TestTheOrderOfTheServerStays(t *testing.T) {
 	}
 }
 
-func TestAResourceBeyondAnythingRealIsLeftOut(t *testing.T) {
+// withMetrics is a document of a metrics API as kube-aggregator makes it: its metrics are subresources of what they measure.
+func withMetrics(n int) []byte {
+	g := groups("custom.metrics.k8s.io/v1beta1/pods", "other.io/v1/r/s")
+	for i := range n {
+		r := &g[0].Versions[0].Resources[0]
+		r.Subresources = append(r.Subresources, apidiscoveryv2.APISubresourceDiscovery{
+			Subresource: fmt.Sprintf("http_requests_per_second_and_path_%d", i), ResponseKind: gvk("", "v1beta1", "MetricValueList"), Verbs: []string{"get"}})
+	}
+	return render(g)
+}
+
+func TestAMetricsAPIIsReadWholeHoweverManyMetricsItHas(t *testing.T) {
+	for _, n := range []int{300, 9000, 100_000} {
+		d := parse(t, false, string(withMetrics(n)))
+		if got := len(d.groups[0].Versions[0].Resources[0].Subresources); got != n || len(d.dropped) > 0 || len(d.partial) > 0 {
+			t.Errorf("%d of %d: %v %v", got, n, d.dropped, d.partial)
+		}
+	}
+}
+
+// What an aggregated API lists beyond anything real costs its server neither its view nor its other versions.
+func TestWhatIsBeyondAnythingRealIsLeftOutAndItsVersionSaysSo(t *testing.T) {
 	many := strings.TrimSuffix(strings.Repeat(`"get",`, 300), ",")
-	d := parse(t, false, doc(`{"metadata":{"name":"g"},"versions":[{"version":"v1","resources":[{"resource":"a","verbs":[`+many+`]},{"resource":"b"}]}]}`))
-	if got := words(d.groups); got != "g/v1/b" {
-		t.Errorf("view: %s", got)
+	for name, c := range map[string]struct{ body, want string }{
+		"verbs": {doc(`{"metadata":{"name":"g"},"versions":[{"version":"v1","resources":[{"resource":"a","verbs":[` + many + `]},{"resource":"b"}]}]}`), "g/v1/b"},
+		"verbs of a subresource": {doc(`{"metadata":{"name":"g"},"versions":[{"version":"v1","resources":[{"resource":"a","subresources":[
+			{"subresource":"s","verbs":[` + many + `]},{"subresource":"t"}]}]}]}`), "g/v1/a g/v1/a/t"},
+	} {
+		d := parse(t, false, c.body)
+		if got := words(d.groups); got != c.want || !d.partial[gv("g", "v1")] || d.dropped[reasonOversized] != 1 {
+			t.Errorf("%s: %s %v %v", name, got, d.partial, d.dropped)
+		}
+	}
+	d := parse(t, false, string(withMetrics(maxSubresources+5)))
+	if n := len(d.groups[0].Versions[0].Resources[0].Subresources); n != maxSubresources || d.dropped[reasonOversized] != 6 || !d.partial[gv("custom.metrics.k8s.io", "v1beta1")] {
+		t.Errorf("%d are kept, left out: %v, partial: %v", n, d.dropped, d.partial)
+	}
+}
+
+// What is left out would look gone in a document made of the rest.
+func TestAViewTellsWhichDocumentsItDoesNotKnowWhole(t *testing.T) {
+	version := func(resources string) string {
+		return doc(`{"metadata":{"name":"g"},"versions":[{"version":"v1","resources":[` + resources + `]},{"version":"v2"}]}`)
+	}
+	for name, c := range map[string]struct{ body, want string }{
+		"nothing is left out":       {version(`{"resource":"a"}`), ""},
+		"a resource":                {version(`{"resource":"a"},{"resource":"b b"}`), "g/v1"},
+		"a subresource":             {version(`{"resource":"a","subresources":[{"subresource":"b b"}]}`), "g/v1"},
+		"the same once more":        {version(`{"resource":"a","subresources":[{"subresource":"s"},{"subresource":"s"}]},{"resource":"a","subresources":[{"subresource":"s"}]}`), ""},
+		"the same name, and more":   {version(`{"resource":"a"},{"resource":"a","subresources":[{"subresource":"s"}]}`), "g/v1"},
+		"a subresource, otherwise":  {version(`{"resource":"a","subresources":[{"subresource":"s"},{"subresource":"s","verbs":["get"]}]}`), "g/v1"},
+		"a version":                 {doc(`{"metadata":{"name":"g"},"versions":[{"version":"v 1"},{"version":"v2"}]}`), "g"},
+		"a version once more":       {doc(`{"metadata":{"name":"g"},"versions":[{"version":"v1"},{"version":"v1"}]}`), "g/v1"},
+		"a group once more":         {doc(`{"metadata":{"name":"g"},"versions":[{"version":"v1"}]},{"metadata":{"name":"g"},"versions":[{"version":"v2"}]}`), "g g/v2"},
+		"a group":                   {doc(`{"metadata":{"name":"a b"},"versions":[{"version":"v1"}]}`), "whole"},
+		"the name comes at the end": {doc(`{"versions":[{"resources":[{"resource":"b b"}],"version":"v1"}],"metadata":{"name":"g"}}`), "g/v1"},
+	} {
+		var got []string
+		for p := range parse(t, false, c.body).partial {
+			got = append(got, cmp.Or(strings.TrimSuffix(p.Group+"/"+p.Version, "/"), "whole"))
+		}
+		slices.Sort(got)
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %v, want %s", name, got, c.want)
+		}
 	}
 }
 
@@ -207,7 +280,7 @@ func TestARealDocumentIsReadWhole(t *testing.T) {
 		}
 		got := parse(t, strings.Contains(file, "api-"), string(body))
 		if !reflect.DeepEqual(want.Items, got.groups) || len(got.dropped) != 0 {
-			t.Errorf("%s: %s", file, cmp.Diff(want.Items, got.groups))
+			t.Errorf("%s: %s", file, gocmp.Diff(want.Items, got.groups))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 )
 
@@ -18,10 +19,12 @@ import (
 func Merge(views ...*View) *View {
 	groups := map[string][]*apidiscoveryv2.APIGroupDiscovery{}
 	var orders [][]string
+	var partial map[schema.GroupVersion]bool
 	for _, v := range views {
 		if v == nil {
 			continue
 		}
+		partial = anyPartial(partial, v.Partial)
 		order := make([]string, 0, len(v.Groups))
 		for i := range v.Groups {
 			g := &v.Groups[i]
@@ -37,7 +40,7 @@ func Merge(views ...*View) *View {
 		orders = append(orders, order)
 	}
 
-	merged := &View{Groups: make([]apidiscoveryv2.APIGroupDiscovery, 0, len(groups))}
+	merged := &View{Groups: make([]apidiscoveryv2.APIGroupDiscovery, 0, len(groups)), Partial: partial}
 	if core := groups[""]; len(core) > 0 {
 		merged.Groups = append(merged.Groups, mergeGroup(core))
 	}
@@ -45,6 +48,16 @@ func Merge(views ...*View) *View {
 		merged.Groups = append(merged.Groups, mergeGroup(groups[name]))
 	}
 	return merged
+}
+
+// anyPartial is nil if nothing is partial.
+func anyPartial(a, b map[schema.GroupVersion]bool) map[schema.GroupVersion]bool {
+	if len(a) == 0 {
+		return b
+	}
+	out := maps.Clone(a)
+	maps.Copy(out, b)
+	return out
 }
 
 // Equal says that two views show the same, preferred versions included. In which order they list groups, resources,

@@ -13,7 +13,7 @@ const (
 )
 
 // Names become keys of route tables, so only such ones are let in that Kubernetes can have and that stand in a path as
-// they are. An entry left out is no API gone: requests for it take the default way.
+// they are. An entry left out is no API gone: requests for it take the default way, and its View is Partial.
 
 // validGroup is a DNS subdomain, or empty for the core group.
 func validGroup(name string) bool {
@@ -25,18 +25,15 @@ func validVersion(name string) bool {
 	return len(validation.IsDNS1035Label(name)) == 0
 }
 
-// validResource is wider than a CRD's plural name: metrics APIs name resources after metrics, in any case and with
-// underscores.
+// maxName is more than the names of metrics have that are made of a path, a host and a query.
+const maxName = 1024
+
+// validResource is far wider than a CRD's plural name: metrics APIs name resources as they like, such as
+// "datadogmetric@ns:x" or "pubsub.googleapis.com|topic|size". What Envoy's classifier does not name of these takes the
+// default way, but each is listed.
 func validResource(name string) bool {
-	if len(name) == 0 || len(name) > validation.DNS1123SubdomainMaxLength || !alphanumeric(name[0]) {
-		return false
-	}
-	for i := range len(name) {
-		if !alphanumeric(name[i]) && !strings.ContainsRune("-_.:", rune(name[i])) {
-			return false
-		}
-	}
-	return true
+	return len(name) > 0 && len(name) <= maxName && name != "." && name != ".." &&
+		!strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("/%?#\\\"'`", r) })
 }
 
 // validSubresource may have several segments: KubeVirt has "sev/fetchcertchain".
@@ -46,7 +43,7 @@ func validSubresource(name string) bool {
 			return false
 		}
 	}
-	return len(name) <= validation.DNS1123SubdomainMaxLength
+	return len(name) <= maxName
 }
 
 func alphanumeric(c byte) bool {

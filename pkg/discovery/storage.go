@@ -177,8 +177,8 @@ func (p *parser) small(into any) error {
 	if err := p.decode(&raw); err != nil {
 		return err
 	}
-	if len(raw) > maxResourceBytes {
-		return fmt.Errorf("%w: an entry of more than %d bytes", errTooLarge, maxResourceBytes)
+	if len(raw) > maxEntryBytes {
+		return fmt.Errorf("%w: an entry of more than %d bytes", errTooLarge, maxEntryBytes)
 	}
 	if err := utiljson.Unmarshal(raw, into); err != nil {
 		return fmt.Errorf("at byte %d: %w", p.dec.InputOffset(), err)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"xds-server/pkg/peers"
 )
@@ -14,6 +15,9 @@ import (
 type View struct {
 	// Groups holds the core group (named "") first, then the others in the server's own order.
 	Groups []apidiscoveryv2.APIGroupDiscovery
+	// Partial has the versions of which the server lists something that was left out of Groups: documents made of it would
+	// call that gone. Without a version it is a group with more versions, without both there are more groups.
+	Partial map[schema.GroupVersion]bool
 }
 
 // Observation is what is known of one server at a moment.

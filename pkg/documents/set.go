@@ -24,10 +24,12 @@ type Set struct {
 	header string
 	// complete says that no server that exists was never read.
 	complete bool
-	pages    map[string]page
-	etags    map[string]map[string]string
-	openAPI  *openAPI
-	differ   bool
+	// leftOut says that servers list more than is known here, so that the documents of everything are partial.
+	leftOut bool
+	pages   map[string]page
+	etags   map[string]map[string]string
+	openAPI *openAPI
+	differ  bool
 }
 
 // page is what is known of one path; handler is there only if it is Merged.
@@ -87,6 +89,7 @@ func (s *Set) compile(known *known) {
 		})
 	}
 	s.versions("/apis/", known, groups)
+	s.leftOut = len(known.view.Partial) > 0
 	for gv := range known.listed {
 		path := "/apis/" + gv.Group
 		if _, served := s.pages[path]; !served {
@@ -96,16 +99,19 @@ func (s *Set) compile(known *known) {
 }
 
 // versions adds the documents of each version: those that can't be rendered are the Stale ones, whose resources are not
-// known.
+// known, and those of which something was left out.
 func (s *Set) versions(prefix string, known *known, groups []apidiscoveryv2.APIGroupDiscovery) {
 	for _, group := range groups {
+		if group.Name != "" && known.view.Partial[schema.GroupVersion{Group: group.Name}] {
+			s.pages[prefix+group.Name] = page{verdict: Unread}
+		}
 		for _, v := range group.Versions {
 			gv := schema.GroupVersion{Group: group.Name, Version: v.Version}
 			path := prefix + v.Version
 			if group.Name != "" {
 				path = prefix + group.Name + "/" + v.Version
 			}
-			if v.Freshness == apidiscoveryv2.DiscoveryFreshnessStale {
+			if v.Freshness == apidiscoveryv2.DiscoveryFreshnessStale || known.view.Partial[gv] {
 				s.pages[path] = page{verdict: Unread}
 				continue
 			}
@@ -135,7 +141,7 @@ func (s *Set) Find(path string) (http.Handler, Verdict) {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		header := s.header
-		if s.openAPI.unread && strings.HasPrefix(path, "/openapi/") {
+		if s.openAPI.unread && strings.HasPrefix(path, "/openapi/") || s.leftOut && strings.Count(strings.TrimRight(path, "/"), "/") == 1 {
 			header = "partial"
 		}
 		w.Header().Set(Header, header)
