@@ -85,7 +85,7 @@ func (k *known) addUnread() {
 		}
 		groups[i].Versions = append(slices.Clone(groups[i].Versions), stale)
 	}
-	k.view = &discovery.View{Groups: groups}
+	k.view = &discovery.View{Groups: groups, Partial: k.view.Partial}
 }
 
 func compareVersions(a, b schema.GroupVersion) int {
