@@ -108,6 +108,29 @@ func TestManyDefinitions(t *testing.T) {
 			s.Want(client, "GET", n.FrontURL()+urls["apis/g7.many.example.com/v1"], "", 200, `"Thing7"`)
 			s.Want(client, "GET", n.FrontURL()+"/apis/g7.many.example.com/v1", "", 200, `"things7"`)
 		}
+		for _, d := range []document{
+			{"/apis", asJSON}, {"/apis", asYAML}, {"/apis", asProtobuf + aggregated}, {"/apis/g7.many.example.com/v1", asProtobuf},
+			{"/openapi/v2", asJSON}, {"/openapi/v2", openAPIv2Protobuf},
+		} {
+			eventually(s, 5*time.Minute, d.path+" as "+d.accept+" is the same at both fronts and has the last group", func() error {
+				var bodies []string
+				for _, n := range p.nodes {
+					a, err := lab.Call(s.Ctx, client, "GET", n.FrontURL()+d.path, "", http.Header{"Accept": {d.accept}})
+					if err == nil && (a.Status != 200 || !strings.Contains(string(a.Body), "g7.many.example.com")) {
+						err = fmt.Errorf("%s answered %d, %d bytes", n.Name, a.Status, len(a.Body))
+					}
+					if err != nil {
+						return err
+					}
+					bodies = append(bodies, string(a.Body))
+				}
+				if bodies[0] != bodies[1] {
+					return fmt.Errorf("%d and %d bytes", len(bodies[0]), len(bodies[1]))
+				}
+				return nil
+			})
+			fmt.Printf("       %s as %.60s: the same at both fronts %.1f s after\n", d.path, d.accept, time.Since(listed).Seconds())
+		}
 		after := memory(s, p)
 		for i, n := range p.nodes {
 			fmt.Printf("       xds-server of %s: %d MB resident, %d MB before; %s\n", n.Name, after[i]>>20, before[i]>>20, durations(s, n.AdminURL))
