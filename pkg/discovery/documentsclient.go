@@ -24,6 +24,10 @@ const (
 	settling = 20 * time.Second
 	// again is when a document is asked for again that the server could not give.
 	again = 30 * time.Second
+	// rested is when a legacy document is asked for again, at the earliest, that did not come in time: the others wait for it.
+	rested = 2 * time.Minute
+	// alive is how long a server may take to say anything at all, while a document does not come.
+	alive = 2 * time.Second
 	// cheap is what the index of OpenAPI v3, which a server may have to put together anew, may take to be read as often as
 	// is wanted, and cheapV2 what /openapi/v2 may take.
 	cheap, cheapV2 = 200 * time.Millisecond, 2 * time.Second
@@ -110,6 +114,8 @@ type knownDocuments struct {
 	settled, nextLists, nextV2, nextStorage time.Time
 	// v2Rest is until when /openapi/v2 is left alone, which costs a server with many CRDs seconds.
 	v2Rest time.Time
+	// listsRest is until when /api and /apis are left alone.
+	listsRest time.Time
 }
 
 type skipped struct {
@@ -264,7 +270,7 @@ func (r *documentsRead) lacks() (string, bool) {
 
 // readLists reads the legacy /api and /apis.
 func (r *documentsRead) readLists(ctx context.Context) error {
-	if r.now.Before(r.next.nextLists) && !r.now.Before(r.next.settled) {
+	if r.now.Before(r.next.nextLists) && !r.now.Before(r.next.settled) || r.now.Before(r.next.listsRest) {
 		return nil
 	}
 	r.touched, r.next.nextLists = true, r.now.Add(round)
@@ -272,21 +278,26 @@ func (r *documentsRead) readLists(ctx context.Context) error {
 	if err == nil {
 		r.next.addresses = addresses
 		r.out.add(left)
-	} else if err := r.partly("/api", err); err != nil {
+	} else if err := r.listFailed(ctx, "/api", err); err != nil {
 		return err
-	} else {
-		r.next.nextLists = r.now.Add(again)
 	}
 	listed, left, err := legacy(ctx, r, "/apis", parseGroups)
 	if err == nil {
 		r.next.listed = listed
 		r.out.add(left)
-	} else if err := r.partly("/apis", err); err != nil {
+	} else if err := r.listFailed(ctx, "/apis", err); err != nil {
 		return err
-	} else {
-		r.next.nextLists = r.now.Add(again)
 	}
 	return nil
+}
+
+func (r *documentsRead) listFailed(ctx context.Context, path string, err error) error {
+	r.next.nextLists = r.now.Add(again)
+	err, late := r.late(ctx, err)
+	if late {
+		r.next.listsRest = r.now.Add(rested)
+	}
+	return r.partly(path, err)
 }
 
 // readV2 reads /openapi/v2, which the server puts together for it.
@@ -315,7 +326,8 @@ func (r *documentsRead) readV2(ctx context.Context) error {
 		fallthrough
 	case err != nil:
 		r.next.nextV2 = r.now.Add(again)
-		return r.partly(path, slow(ctx, err))
+		err, _ = r.late(ctx, err)
+		return r.partly(path, err)
 	case !a.unchanged && !isObject(a.body):
 		r.next.nextV2 = r.now.Add(again)
 		return r.partly(path, invalid(fmt.Errorf("reading %s: it is no JSON object", path)))
@@ -328,12 +340,18 @@ func (r *documentsRead) readV2(ctx context.Context) error {
 	return nil
 }
 
-// slow makes a failure of a large document's own timeout, since it says little of the other documents.
-func slow(ctx context.Context, err error) error {
-	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		return &failure{resultUnreachable, err}
+// late makes a failure of a document's own timeout, since it says little of the other documents. But if the server does not
+// answer anything else either, the connection is gone, and each of them would take its timeout.
+func (r *documentsRead) late(ctx context.Context, err error) (out error, late bool) {
+	if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+		return err, false
 	}
-	return err
+	ctx, cancel := context.WithTimeout(ctx, min(alive, r.timeout))
+	defer cancel()
+	if _, _, gone := r.readyz(ctx); gone != nil {
+		return err, false
+	}
+	return &failure{resultUnreachable, err}, true
 }
 
 // readBodies reads what is wanted of OpenAPI v3.
@@ -354,7 +372,8 @@ func (r *documentsRead) readBodies(ctx context.Context) error {
 				r.skip[path] = skipped{hash, r.now.Add(round)}
 				r.oversized(path)
 			}
-			if err := r.partly("/openapi/v3/"+path, slow(ctx, err)); err != nil {
+			err, _ = r.late(ctx, err)
+			if err := r.partly("/openapi/v3/"+path, err); err != nil {
 				return err
 			}
 			continue

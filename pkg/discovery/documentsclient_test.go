@@ -91,13 +91,13 @@ func assign(what ...string) assignment {
 // later makes the client take its last read for one of that long ago.
 func (c *documentsClient) later(d time.Duration) {
 	k := &c.known
-	for _, t := range []*time.Time{&k.lacking, &k.settled, &k.nextLists, &k.nextV2, &k.nextStorage} {
+	for _, t := range []*time.Time{&k.lacking, &k.settled, &k.nextLists, &k.nextV2, &k.nextStorage, &k.listsRest} {
 		if !t.IsZero() {
 			*t = t.Add(-d)
 		}
 	}
 	for gv, s := range k.storage {
-		s.read = s.read.Add(-d)
+		s.read, s.rest = s.read.Add(-d), s.rest.Add(-d)
 		if !s.due.IsZero() {
 			s.due = s.due.Add(-d)
 		}
@@ -354,6 +354,73 @@ func TestOneDocumentThatCannotBeReadCostsOnlyItself(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func hangs(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+func TestAnAggregatedAPIThatIsSlowCostsOnlyItsOwnDocument(t *testing.T) {
+	for _, path := range []string{"/apis/apps/v1", "/api", "/apis"} {
+		t.Run(path, func(t *testing.T) {
+			s := newAPIServer(t)
+			s.serveDocuments(usual())
+			s.on(path, hangs)
+			c, a := s.documents(t), assign("/v1/pods", "apps/v1/deployments")
+			c.timeout = 300 * time.Millisecond
+			r := c.read(t.Context(), a)
+			if r.failed || r.documents == nil || r.v2 == nil || r.result != resultUnreachable || r.what != path {
+				t.Fatalf("got %+v", r)
+			}
+			read := 0
+			for _, is := range []bool{len(r.documents.Addresses) > 0, len(r.documents.Listed) > 0, len(r.documents.StorageVersionHashes) == 2} {
+				if is {
+					read++
+				}
+			}
+			if read != 2 {
+				t.Errorf("not all others were read: %+v", r.documents)
+			}
+			// It is not asked for each time, not even while there are changes, so that the others are followed as fast as before.
+			for range 3 {
+				s.seen()
+				c.later(again)
+				a.view = &View{Groups: groups("/v1/pods", "apps/v1/deployments", fmt.Sprintf("apps/v1/x%p", a.view))}
+				if r := c.read(t.Context(), a); r.err != nil || slices.Contains(strings.Fields(paths(s.seen())), path) {
+					t.Errorf("it was asked for again: %+v", r)
+				}
+			}
+			s.serveDocuments(usual())
+			c.later(rested)
+			c.read(t.Context(), a)
+			if got := paths(s.seen()); !slices.Contains(strings.Fields(got), path) {
+				t.Errorf("it is never asked for again: %s", got)
+			}
+		})
+	}
+}
+
+func TestAServerThatAnswersNoMoreIsNotWaitedForDocumentByDocument(t *testing.T) {
+	s := newAPIServer(t)
+	d := usual()
+	view := []string{"/v1/pods"}
+	for i := range 40 {
+		key := fmt.Sprintf("g%d.example.com/v1/things", i)
+		view, d.hashes[key] = append(view, key), "8aSe+NMegvE="
+	}
+	s.serveDocuments(d)
+	c := s.documents(t)
+	c.timeout = 300 * time.Millisecond
+	c.read(t.Context(), assign("/v1/pods"))
+	for i := range 40 {
+		s.on(fmt.Sprintf("/apis/g%d.example.com/v1", i), hangs)
+	}
+	s.on("/readyz", hangs)
+	began := time.Now()
+	if r := c.read(t.Context(), assign(view...)); !r.failed || r.documents != nil || r.result != resultUnreachable {
+		t.Errorf("got %+v", r)
+	}
+	if took := time.Since(began); took > 5*c.timeout {
+		t.Errorf("it took %s", took)
 	}
 }
 

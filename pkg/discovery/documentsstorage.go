@@ -23,6 +23,8 @@ type stored struct {
 	entry apidiscoveryv2.APIVersionDiscovery
 	// read is when it was last asked for; due says that it is to be asked for, at the earliest at that time.
 	read, due time.Time
+	// rest is until when it is left alone, whatever changed, since it did not come in time.
+	rest time.Time
 }
 
 const (
@@ -35,7 +37,7 @@ const (
 
 func (k *knownDocuments) allDue() {
 	for gv, s := range k.storage {
-		s.due = time.Unix(0, 0)
+		s.due, s.rest = time.Unix(0, 0), time.Time{}
 		k.storage[gv] = s
 	}
 }
@@ -95,7 +97,8 @@ func (k *knownDocuments) oldestDue() {
 	}
 }
 
-// readStorage reads the legacy documents that are due. One that the server can't give keeps its last hashes.
+// readStorage reads the legacy documents that are due. One that the server can't give keeps its last hashes: many are of
+// aggregated APIs, which may be slow or away.
 func (r *documentsRead) readStorage(ctx context.Context) error {
 	if r.a.view != r.next.view {
 		r.touched, r.next.settled = true, r.now.Add(settling)
@@ -109,17 +112,20 @@ func (r *documentsRead) readStorage(ctx context.Context) error {
 	g.SetLimit(atOnce)
 	var mu sync.Mutex
 	for gv, s := range maps.Clone(r.next.storage) {
-		if s.due.IsZero() || r.now.Before(s.due) {
+		if s.due.IsZero() || r.now.Before(s.due) || r.now.Before(s.rest) {
 			continue
 		}
 		r.touched = true
 		g.Go(func() error {
 			hashes, left, err := legacy(ctx, r, legacyPath(gv), func(b io.Reader) (map[string]string, entries, error) { return parseStorage(b, gv) })
+			err, late := r.late(ctx, err)
 			mu.Lock()
 			defer mu.Unlock()
 			s.read, s.due = r.now, time.Time{}
 			if err != nil {
-				s.due = r.now.Add(again)
+				if s.due = r.now.Add(again); late {
+					s.rest = r.now.Add(rested)
+				}
 				err = r.partly(legacyPath(gv), err)
 			} else {
 				s.hashes = hashes
