@@ -141,7 +141,7 @@ func (r *renderer) funcs() template.FuncMap {
 		"indent":  indent,
 		"address": addressYAML,
 		"forwarded": func() []string {
-			return []string{":method", ":path", ":status", "accept", "accept-encoding", "if-none-match", "etag", "x-kubernetes-peer-proxied"}
+			return []string{":method", ":path", ":status", "accept", "accept-encoding", "if-none-match", "etag", "content-type", "x-kubernetes-peer-proxied"}
 		},
 		"states":        func() []string { return []string{"fp", "plain"} },
 		"xdsServerName": func() string { return config.ServingName },

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"xds-server/pkg/discovery"
@@ -23,6 +24,11 @@ type exchange struct {
 	verdict documents.Verdict
 	// asked is the If-None-Match that the local server was sent instead of the client's.
 	asked string
+	// cbor says that the client names CBOR. Not every server has it, so the local one is asked as the client asks, for an
+	// answer whose Content-Type tells.
+	cbor bool
+	// offersCBOR says that some server was seen to have CBOR, where the local one has no answer to tell by.
+	offersCBOR *atomic.Bool
 }
 
 // mutation is what becomes of headers: set ones replace, and whatever is in remove goes.
@@ -54,11 +60,12 @@ func (e *exchange) request(h http.Header) mutation {
 		return mutation{}
 	}
 	out := mutation{set: http.Header{}, remove: []string{"accept-encoding", "if-modified-since", "range"}}
-	if isAggregated(target.Path) {
+	e.cbor = strings.Contains(accept, mediaCBOR) && !strings.HasPrefix(target.Path, "/openapi/")
+	if isAggregated(target.Path) && !e.cbor {
 		// A refusal comes in the form that the client asked for.
 		out.set.Set("Accept", strings.TrimSuffix(discovery.Accept+","+accept, ","))
 	}
-	if e.asked = known.ETag(e.node, target.Path); e.asked == "" {
+	if e.asked = known.ETag(e.node, target.Path); e.asked == "" || e.cbor {
 		out.remove = append(out.remove, "if-none-match")
 	} else {
 		out.set.Set("If-None-Match", e.asked)
@@ -78,6 +85,9 @@ func (e *exchange) response(ctx context.Context, h http.Header) answer {
 	}
 	if !allowed && local != "404" {
 		return untouched(resultRefused, local)
+	}
+	if e.cbor {
+		e.offered(local, h)
 	}
 	handler, verdict := e.handler, e.verdict
 	if age, outdated := e.outdated(local, h); outdated {
@@ -109,6 +119,18 @@ func (e *exchange) response(ctx context.Context, h http.Header) answer {
 	}
 }
 
+const mediaCBOR = "application/cbor"
+
+// offered lets the client have CBOR if it would get that of the local server.
+func (e *exchange) offered(local string, h http.Header) {
+	if local == "200" && strings.HasPrefix(h.Get("Content-Type"), mediaCBOR) {
+		e.offersCBOR.Store(true)
+	} else if local != "404" || !e.offersCBOR.Load() {
+		return
+	}
+	e.client = documents.OfferCBOR(e.client)
+}
+
 // confirmed is the answer where the local server has what no view has: either it lists what nobody serves any more, or
 // the views are older than the API.
 func (e *exchange) confirmed(ctx context.Context, local string) answer {
@@ -134,7 +156,7 @@ func (e *exchange) outdated(local string, h http.Header) (age time.Duration, out
 		return 0, false
 	case local == "304" || local == "301":
 		return 0, false
-	case local == "200" && e.verdict == documents.Merged && e.asked == "":
+	case local == "200" && e.verdict == documents.Merged && (e.asked == "" || e.cbor && h.Get("Etag") == ""):
 		return legacyAge, true // without an ETag it does not tell
 	case local == "200":
 		return 0, e.asked == "" || h.Get("Etag") != e.asked

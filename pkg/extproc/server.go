@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -47,6 +48,8 @@ type Server struct {
 	source  Source
 	metrics *metrics
 	log     *zap.Logger
+	// offersCBOR says that some server was seen to have documents in CBOR.
+	offersCBOR atomic.Bool
 }
 
 // New makes a server; Register adds it to a gRPC server.
@@ -59,7 +62,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) { extprocv3.RegisterExternalP
 
 // Process handles one request for a document: the filter sends its headers, then those of the local server's answer.
 func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
-	e := exchange{source: s.source, node: first(metadata.ValueFromIncomingContext(stream.Context(), NodeMetadata))}
+	e := exchange{source: s.source, offersCBOR: &s.offersCBOR, node: first(metadata.ValueFromIncomingContext(stream.Context(), NodeMetadata))}
 	begun := time.Now()
 	for {
 		in, err := stream.Recv()

@@ -3,6 +3,7 @@ package extproc
 import (
 	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -107,9 +108,10 @@ func TestAnythingButHeadersIsRefused(t *testing.T) {
 func FuzzExchange(f *testing.F) {
 	set := upgrade()
 	f.Add("GET", "/apis", aggregated, `"a", W/"b", *`, "gzip;q=0.5, br", "200", `"o"`)
+	f.Add("GET", "/apis/storage/v1", "application/cbor,*/*", "", "", "404", "")
 	f.Add("HEAD", "/openapi/v3/apis/apps/v1?hash=%zz", "*/*;q=0.1,application/yaml", `""`, "", "404", "")
 	f.Fuzz(func(t *testing.T, method, path, accept, match, encoding, local, etag string) {
-		e := exchange{source: &fakeSource{now: set}, node: "old"}
+		e := exchange{source: &fakeSource{now: set}, node: "old", offersCBOR: new(atomic.Bool)}
 		e.request(headers(asEnvoy(":method", method, ":path", path, "accept", accept, "if-none-match", match, "accept-encoding", encoding)))
 		a := e.response(t.Context(), headers(asEnvoy(":status", local, "etag", etag)))
 		if a.status == 200 && local != "200" && local != "304" && local != "404" && local != "301" {
