@@ -149,7 +149,7 @@ func (d *schemaDocument) pick() choice {
 	return choice{hash: best.hash, content: best, err: unread.err}
 }
 
-// covers says that some server with this document has every resource and subresource that is wanted.
+// covers says that some server with this document has every resource and subresource that is wanted, with all its verbs.
 func (d *schemaDocument) covers(c *candidate) bool {
 	return slices.ContainsFunc(c.views, func(v *discovery.View) bool {
 		if v == nil {
@@ -161,24 +161,26 @@ func (d *schemaDocument) covers(c *candidate) bool {
 }
 
 func covers(has, wanted *apidiscoveryv2.APIVersionDiscovery) bool {
-	names := map[string]bool{}
-	for _, r := range has.Resources {
-		names[r.Resource] = true
-		for _, s := range r.Subresources {
-			names[r.Resource+"/"+s.Subresource] = true
-		}
-	}
-	for _, r := range wanted.Resources {
-		if !names[r.Resource] {
+	verbs := verbsOf(has)
+	for name, wanted := range verbsOf(wanted) {
+		has, ok := verbs[name]
+		if !ok || slices.ContainsFunc(wanted, func(verb string) bool { return !slices.Contains(has, verb) }) {
 			return false
-		}
-		for _, s := range r.Subresources {
-			if !names[r.Resource+"/"+s.Subresource] {
-				return false
-			}
 		}
 	}
 	return true
+}
+
+// verbsOf are the verbs of each resource and subresource.
+func verbsOf(v *apidiscoveryv2.APIVersionDiscovery) map[string][]string {
+	out := map[string][]string{}
+	for _, r := range v.Resources {
+		out[r.Resource] = r.Verbs
+		for _, s := range r.Subresources {
+			out[r.Resource+"/"+s.Subresource] = s.Verbs
+		}
+	}
+	return out
 }
 
 // facts are what choosing needs to know of a body.

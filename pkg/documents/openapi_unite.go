@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// uniteV3 completes the first document with the paths and components that only others have, and says whether there are
+// uniteV3 completes the first document with the paths, methods and components that only others have, and says whether there are
 // any. Documents that can't be taken apart are left out, with an error.
 func uniteV3(documents [][]byte) (united []byte, changed bool, err error) {
 	var into *taken
@@ -61,7 +61,7 @@ func takeApart(b []byte) (*taken, error) {
 }
 
 func (t *taken) add(other *taken) bool {
-	changed := t.paths.addMissing(other.paths)
+	changed := t.addPaths(other.paths)
 	for _, kind := range slices.Sorted(maps.Keys(other.kinds)) {
 		if kind == "schemas" {
 			changed = t.schemas.add(other.schemas.byName) || changed
@@ -71,6 +71,17 @@ func (t *taken) add(other *taken) bool {
 			t.kinds[kind] = object{}
 		}
 		changed = t.kinds[kind].addMissing(other.kinds[kind]) || changed
+	}
+	return changed
+}
+
+func (t *taken) addPaths(from object) bool {
+	changed := t.paths.addMissing(from)
+	for path, theirs := range from {
+		if lacking := lackingOperations(t.paths[path], theirs); lacking != nil {
+			t.paths[path] = withOperations(t.paths[path], lacking)
+			changed = true
+		}
 	}
 	return changed
 }

@@ -179,14 +179,19 @@ func takeApartV2(d *discovery.OpenAPIV2) (*takenV2, error) {
 	return t, nil
 }
 
-// add takes over the paths that are missing, and the parameters that they refer to: kube-openapi renames those whose name
+// add takes over the paths and methods that are missing, and the parameters that they refer to: kube-openapi renames those whose name
 // means something else here. Only what is missing is handed to it, since a whole document of its types is 20 times as
 // large as its text.
 func (t *takenV2) add(other *takenV2) (changed bool, err error) {
 	missing := object{}
 	for path, item := range other.paths {
-		if _, ok := t.paths[path]; !ok && strings.HasPrefix(path, "/") {
+		ours, ok := t.paths[path]
+		switch lacking := lackingOperations(ours, item); {
+		case !strings.HasPrefix(path, "/"):
+		case !ok:
 			missing[path] = item
+		case lacking != nil:
+			missing[path] = lacking.encode()
 		}
 	}
 	if len(missing) > 0 {
@@ -194,7 +199,17 @@ func (t *takenV2) add(other *takenV2) (changed bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		t.paths.addMissing(united.paths)
+		for path, item := range united.paths {
+			ours, ok := t.paths[path]
+			if ok {
+				lacking, err := parseObject(item)
+				if err != nil {
+					return false, err
+				}
+				item = withOperations(ours, lacking)
+			}
+			t.paths[path] = item
+		}
 		t.named["parameters"].addMissing(united.named["parameters"])
 		changed = true
 	}
