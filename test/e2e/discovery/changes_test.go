@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"testing"
@@ -123,9 +121,7 @@ func (d documents) mention(group string, want bool) error {
 // testFollowing is acceptance 6.
 func testFollowing(t *testing.T, p pair) {
 	suite.Scenario(t, "A6-crd", "while CRDs come and go, documents follow within two poll intervals and no client sees an API vanish that some server serves", func(s *suite.S) {
-		watch := watchAPIs(s, p.world, map[string][]string{
-			"apps": p.names(), "policy": p.names(), "batch": p.names(), "storagemigration.k8s.io": p.names(),
-		})
+		watch := watchAPIs(s, p.world, p.nodes...)
 		const group = "followed.example.com"
 		client := s.Client(p.Lab, p.Token("alice"), lab.HTTP2)
 		for i, n := range p.nodes {
@@ -140,92 +136,8 @@ func testFollowing(t *testing.T, p pair) {
 			deleteCRD(s, p.world, n, group)
 			settled(s, p.world, p.nodes, fmt.Sprintf("CRD %d deleted", i+1), union(s, p.world, p.nodes...))
 		}
-		watch.end(0)
+		watch.end()
 	})
-}
-
-func (w world) names() []string {
-	var out []string
-	for _, n := range w.nodes {
-		out = append(out, n.Name)
-	}
-	return out
-}
-
-// A watcher asks every front for its documents every 50 ms.
-type watcher struct {
-	s      *suite.S
-	cancel func()
-	done   sync.WaitGroup
-
-	asked, unavailable atomic.Int64
-	mu                 sync.Mutex
-	vanished           []string
-	firstUnavailable   string
-}
-
-// watchAPIs watches groups at fronts: a document that is answered has to list them.
-func watchAPIs(s *suite.S, w world, groups map[string][]string) *watcher {
-	s.Helper()
-	ctx, cancel := context.WithCancel(s.Ctx)
-	l := &watcher{s: s, cancel: cancel}
-	s.Cleanup(cancel)
-	for _, n := range w.nodes {
-		for _, accept := range []string{asJSON + aggregated, asJSON} {
-			client := s.Client(w.Lab, w.Token("bob"), lab.HTTP2)
-			l.done.Go(func() {
-				tick := time.NewTicker(50 * time.Millisecond)
-				defer tick.Stop()
-				for {
-					select {
-					case <-ctx.Done():
-						return
-					case <-tick.C:
-					}
-					l.ask(ctx, client, n, accept, groups)
-				}
-			})
-		}
-	}
-	return l
-}
-
-func (l *watcher) ask(ctx context.Context, client *http.Client, n *plane.Node, accept string, groups map[string][]string) {
-	a, err := lab.Call(ctx, client, "GET", n.FrontURL()+"/apis", "", http.Header{"Accept": {accept}})
-	if ctx.Err() != nil {
-		return
-	}
-	l.asked.Add(1)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err != nil || a.Status != 200 {
-		if l.unavailable.Add(1) == 1 {
-			l.firstUnavailable = fmt.Sprintf("%s at %s: %v %+v", time.Now().Format("15:04:05.000"), n.Name, err, a)
-		}
-		if err == nil && a.Status != 503 {
-			l.vanished = append(l.vanished, fmt.Sprintf("%s answered %d: %.300s", n.Name, a.Status, a.Body))
-		}
-		return
-	}
-	for group := range groups {
-		if !strings.Contains(string(a.Body), `"name":"`+group+`"`) {
-			l.vanished = append(l.vanished, fmt.Sprintf("%s: %s has no %s as %s (%s %q)", time.Now().Format("15:04:05.000"), n.Name, group, accept, toldBy, a.Header.Get(toldBy)))
-		}
-	}
-}
-
-// end wants no API to have vanished, and no more than so many requests not to have been answered.
-func (l *watcher) end(allowed int64) {
-	l.s.Helper()
-	l.cancel()
-	l.done.Wait()
-	if n := len(l.vanished); n > 0 {
-		l.s.Errorf("in %d of %d documents an API had vanished, first %s", n, l.asked.Load(), l.vanished[0])
-	}
-	if n := l.unavailable.Load(); n > allowed {
-		l.s.Errorf("%d of %d requests were not answered, first %s", n, l.asked.Load(), l.firstUnavailable)
-	}
-	fmt.Printf("       %d documents watched, %d not answered\n", l.asked.Load(), l.unavailable.Load())
 }
 
 // leaves is scenario 16.

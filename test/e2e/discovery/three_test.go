@@ -58,29 +58,25 @@ func TestThreeServers(t *testing.T) {
 		same("the new server up again")
 	})
 	suite.Scenario(t, "A1-restarts", "after the old server restarts while the new one runs, and takes away its APIServices, all documents are as before, and nothing vanished meanwhile", func(s *suite.S) {
-		watch := watchAPIs(s, w, map[string][]string{"policy": nil, "batch": nil, "storagemigration.k8s.io": nil})
+		watch := watchAPIs(s, w, w.nodes...)
 		for i := range 2 {
-			if err := w.old.Server.Restart(s.Ctx, lab.Kube136); err != nil {
-				s.Fatal(err)
-			}
+			watch.restart(w.old, lab.Kube136)
 			docs := settled(s, w, w.nodes, fmt.Sprintf("restart %d of the old server", i+1), union(s, w, w.nodes...))
 			if err := before.differences(docs); err != nil {
 				s.Errorf("after restart %d: %v", i+1, err)
 			}
 		}
-		watch.end(1 << 30)
+		watch.end()
 	})
 	suite.Scenario(t, "A6-version", "a server restarts at another version: the documents of all fronts follow within two poll intervals, and nothing vanishes that some server serves throughout", func(s *suite.S) {
-		watch := watchAPIs(s, w, map[string][]string{"policy": nil, "batch": nil, "storagemigration.k8s.io": nil, "autoscaling": nil})
+		watch := watchAPIs(s, w, w.old, w.updated)
 		w.nodes[2].Server.RuntimeConfig = nil
-		if err := w.nodes[2].Server.Restart(s.Ctx, lab.Kube137); err != nil {
-			s.Fatal(err)
-		}
+		watch.restart(w.nodes[2], lab.Kube137)
 		docs := settled(s, w, w.nodes, "the third server is 1.37 now", union(s, w, w.nodes...))
 		if before.differences(docs) == nil {
 			s.Error("the documents have not changed")
 		}
-		watch.end(1 << 30)
+		watch.end()
 	})
 }
 
