@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"strings"
 	"testing"
 
 	"xds-server/test/e2e/suite"
@@ -27,6 +28,7 @@ func TestFrom134To136(t *testing.T) {
 	suite.Scenario(t, "A4-old@"+p.name, "client-go 0.26, which knows v2beta1 only, finds peer-only kinds and does not panic", func(s *suite.S) {
 		oldClient(s, p)
 	})
+	testNewcomer(t, p)
 	testLeaving(t, p)
 }
 
@@ -40,6 +42,7 @@ func TestFrom136To137(t *testing.T) {
 	testFollowing(t, p)
 	testFilter(t, p)
 	testOutage(t, p)
+	testNewcomer(t, p)
 	testLeaving(t, p)
 	testEqualViews(t, p)
 }
@@ -62,6 +65,24 @@ func testForms(t *testing.T, p pair) {
 	})
 	suite.Scenario(t, "22@"+p.name, "who may not read a document gets the server's own 401 or 403, and nothing of the merged body", func(s *suite.S) {
 		refused(s, p)
+	})
+}
+
+func testNewcomer(t *testing.T, p pair) {
+	suite.Scenario(t, "A1-newcomer@"+p.name, "with the other server down, of this node's xds-server that starts without state no document is silently partial, and each is there", func(s *suite.S) {
+		before := settled(s, p.world, p.nodes, "before", union(s, p.world, p.nodes...))
+		p.updated.Server.Kill()
+		defer func() { // for the scenarios after this
+			if err := p.updated.Server.Restart(s.Ctx, p.updated.Server.Version); err != nil {
+				s.Error(err)
+			}
+		}()
+		docs := settled(s, p.world, p.nodes, "the new server down", func(groupList) error { return nil })
+		if err := before.differences(docs); err != nil {
+			s.Errorf("the new server down: %v", err)
+		}
+		resource := p.path[len("/apis/"):]
+		newcomer(s, p.world, p.old, before, resource[:strings.LastIndex(resource, "/")])
 	})
 }
 

@@ -48,7 +48,7 @@ func TestThreeServers(t *testing.T) {
 			}
 		}
 		same("the new server down")
-		newcomer(s, w, before)
+		newcomer(s, w, w.nodes[2], before, "storagemigration.k8s.io/v1")
 		if err := w.updated.Server.Start(); err != nil {
 			s.Fatal(err)
 		}
@@ -80,11 +80,10 @@ func TestThreeServers(t *testing.T) {
 	})
 }
 
-// newcomer replaces an xds-server by one without state while a server is down. It may not know what that server served;
-// then it has to say so.
-func newcomer(s *suite.S, w world, before documents) {
+// newcomer replaces a node's xds-server by one without state while a server is down. It may not know what that server
+// served: then it has to say so, or another node's answers. Each document has to be there again, whole, in the end.
+func newcomer(s *suite.S, w world, n *plane.Node, before documents, peerOnly string) {
 	s.Helper()
-	n := w.nodes[2]
 	n.XDSServer.Kill()
 	if err := n.XDSServer.Start(); err != nil {
 		s.Fatal(err)
@@ -93,18 +92,28 @@ func newcomer(s *suite.S, w world, before documents) {
 		s.Fatal(err)
 	}
 	client := s.Client(w.Lab, w.Token("bob"), lab.HTTP2)
-	told := map[string]int{}
-	for began := time.Now(); time.Since(began) < 5*pollInterval; {
-		for _, d := range []document{{"/apis", asJSON + aggregated}, {"/apis", asJSON}, {"/apis/storagemigration.k8s.io/v1", asJSON}} {
+	list := []document{
+		{"/apis", asJSON + aggregated}, {"/apis", asJSON}, {"/apis/" + peerOnly, asJSON}, {"/api/v1", asJSON}, {"/openapi/v3", asJSON},
+	}
+	told, whole := map[string]int{}, map[document]bool{}
+	for began := time.Now(); time.Since(began) < 5*pollInterval || len(whole) < len(list) && time.Since(began) < patience; {
+		for _, d := range list {
 			a := s.Call(client, "GET", n.FrontURL()+d.path, "", map[string][]string{"Accept": {d.accept}})
 			said := a.Header.Get(toldBy)
 			told[fmt.Sprint(a.Status, " ", said)]++
-			if string(a.Body) != string(before[d].body) && a.Status == 200 && said != "partial" {
-				s.Fatalf("%s as %s of the newcomer is told to be %q: %s", d.path, d.accept, said, firstDifference(a.Body, before[d].body))
-			}
-			if a.Status != 200 && a.Status != 503 {
+			switch same := string(a.Body) == string(before[d].body); {
+			case a.Status == 200 && same:
+				whole[d] = true
+			case a.Status == 200 && said != "partial":
+				s.Fatalf("%s as %s of the newcomer is told to be %q:%s", d.path, d.accept, said, firstDifference(a.Body, before[d].body))
+			case a.Status != 200 && a.Status != 503:
 				s.Fatalf("%s of the newcomer answered %d: %.300s", d.path, a.Status, a.Body)
 			}
+		}
+	}
+	for _, d := range list {
+		if before[d].status != 200 || !whole[d] {
+			s.Errorf("%s as %s was %d before, and never whole again: the newcomer answered %v", d.path, d.accept, before[d].status, told)
 		}
 	}
 	fmt.Printf("       the newcomer answered %v\n", told)
