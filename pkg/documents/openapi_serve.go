@@ -73,6 +73,12 @@ func (h schemaHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	c := h.content
+	if media != mediaJSON && !convertible(c.body) {
+		if media = acceptable(req, ""); media == "" {
+			refuse(w, negotiation.NewNotAcceptableError([]string{mediaJSON}))
+			return
+		}
+	}
 	if media != mediaJSON {
 		json := c.body
 		done := protobufs.get(c.hash, func() (*content, error) { return protobufV3(json) })

@@ -2,6 +2,7 @@ package documents
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -103,12 +104,21 @@ func (s *swagger) serve(w http.ResponseWriter, req *http.Request) {
 		refuse(w, negotiation.NewNotAcceptableError([]string{mediaJSON, mediaProtobufV2}))
 		return
 	}
+	// One deadline for both, since Envoy waits for the answer no longer than 5 s.
+	ctx, cancel := context.WithTimeout(req.Context(), patience)
+	defer cancel()
 	done := s.united()
-	c := done.wait(req.Context(), patience)
+	c := done.wait(ctx, patience)
+	if c != nil && media != mediaJSON && !convertible(c.body) {
+		if media = acceptable(req, ""); media == "" {
+			refuse(w, negotiation.NewNotAcceptableError([]string{mediaJSON}))
+			return
+		}
+	}
 	if c != nil && media != mediaJSON {
 		json := c.body
 		done = swaggers.get(s.key+"protobuf", func() (*content, error) { return protobufV2(json) })
-		c = done.wait(req.Context(), patience)
+		c = done.wait(ctx, patience)
 	}
 	if c == nil {
 		unavailable(w, done)
