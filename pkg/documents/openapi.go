@@ -27,7 +27,7 @@ type openAPI struct {
 	served map[string]bool
 	// sameIndex says that every server has the same index.
 	sameIndex bool
-	// unread says that there is a server whose documents were not read yet, though its view was.
+	// unread says that there is a server whose documents were not read yet.
 	unread bool
 	index  func() *content
 	v2     *swagger
@@ -40,6 +40,7 @@ type openAPI struct {
 // known to be gone only if it is complete.
 func newOpenAPI(observations []discovery.Observation, merged *discovery.View, complete bool) *openAPI {
 	o := &openAPI{
+		unread:  !complete,
 		servers: make(map[string]discovery.Observation, len(observations)),
 		schemas: map[string]*schemaDocument{},
 		leftOut: map[string]error{},

@@ -317,12 +317,18 @@ func TestOpenAPISaysThatItIsPartialWhileAServersDocumentsWereNotRead(t *testing.
 	away, expired := unread, unread
 	away.Ready = false
 	expired.View, expired.Expired = nil, true
+	never := away
+	never.View = nil
 	for _, c := range []struct {
 		third  discovery.Observation
 		header string
-	}{{unread, "partial"}, {away, "partial"}, {expired, "merged"}} {
-		set := Compile([]discovery.Observation{one, two, c.third}, true)
-		for path, want := range map[string]string{"/openapi/v3": c.header, "/openapi/v3/apis/a.io/v1": c.header, "/apis": "merged"} {
+	}{{unread, "partial"}, {away, "partial"}, {never, "partial"}, {expired, "merged"}} {
+		complete, lists := c.third.View != nil || c.third.Expired, "merged"
+		if !complete {
+			lists = "partial"
+		}
+		set := Compile([]discovery.Observation{one, two, c.third}, complete)
+		for path, want := range map[string]string{"/openapi/v3": c.header, "/openapi/v3/apis/a.io/v1": c.header, "/apis": lists} {
 			h, verdict := set.Find(path)
 			if verdict != Merged {
 				t.Fatalf("%s is %s", path, verdict)
@@ -334,7 +340,7 @@ func TestOpenAPISaysThatItIsPartialWhileAServersDocumentsWereNotRead(t *testing.
 			}
 		}
 		// A document that all others have alike is not known to be the unread one's too, and none is known not to be there.
-		same := Compile([]discovery.Observation{one, one, c.third}, true)
+		same := Compile([]discovery.Observation{one, one, c.third}, complete)
 		for path, known := range map[string]Verdict{"/openapi/v3": Same, "/openapi/v3/apis/a.io/v1": Same, "/openapi/v3/apis/b.io/v1": Absent} {
 			want := known
 			if c.header == "partial" {
