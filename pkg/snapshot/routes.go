@@ -326,7 +326,9 @@ func retryPolicy(listeners bool) (*routev3.RetryPolicy, error) {
 	}
 	p := &routev3.RetryPolicy{
 		RetryOn:    "connect-failure,refused-stream,reset-before-request",
-		NumRetries: wrapperspb.UInt32(3),
+		// An apiserver closes an HTTP/2 connection after each request that it does not know the sender of, and other requests
+		// on it with that: a client that sends some at once needs more than one other try.
+		NumRetries: wrapperspb.UInt32(5),
 		RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
 			BaseInterval: durationpb.New(25 * time.Millisecond), MaxInterval: durationpb.New(250 * time.Millisecond),
 		},
