@@ -23,8 +23,8 @@ const (
 	mediaProtobufV3 = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
 )
 
-// patience is how long a request waits for a document that is being put together.
-const patience = 3 * time.Second
+// patience is how long a request waits for a document that is being put together: less than Envoy waits for the answer.
+const patience = 4 * time.Second
 
 // protobufs are documents of OpenAPI v3 in protobuf, which only some clients ask for.
 var protobufs = newWorks(32)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/kube-openapi/pkg/aggregator"
@@ -60,8 +61,18 @@ func (s *swagger) united() *work {
 		if body == nil {
 			return nil, err
 		}
+		if protobufAsked.Load() && convertible(body) {
+			s.protobuf(body)
+		}
 		return newContent(mediaJSON, body), err
 	})
+}
+
+// protobufAsked says that clients ask for protobuf, so that it is begun as soon as there is a document.
+var protobufAsked atomic.Bool
+
+func (s *swagger) protobuf(json []byte) *work {
+	return swaggers.get(s.key+"protobuf", func() (*content, error) { return protobufV2(json) })
 }
 
 // problem is why documents were left out of the united one.
@@ -116,8 +127,8 @@ func (s *swagger) serve(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	if c != nil && media != mediaJSON {
-		json := c.body
-		done = swaggers.get(s.key+"protobuf", func() (*content, error) { return protobufV2(json) })
+		protobufAsked.Store(true)
+		done = s.protobuf(c.body)
 		c = done.wait(ctx, patience)
 	}
 	if c == nil {

@@ -325,7 +325,7 @@ func retryPolicy(listeners bool) (*routev3.RetryPolicy, error) {
 		return nil, err
 	}
 	p := &routev3.RetryPolicy{
-		RetryOn:    "connect-failure,refused-stream,reset-before-request",
+		RetryOn: "connect-failure,refused-stream,reset-before-request",
 		// An apiserver closes an HTTP/2 connection after each request that it does not know the sender of, and other requests
 		// on it with that: a client that sends some at once needs more than one other try.
 		NumRetries: wrapperspb.UInt32(5),
