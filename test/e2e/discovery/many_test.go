@@ -149,7 +149,8 @@ func TestManyDefinitions(t *testing.T) {
 			a := s.Call(client, "GET", n.FrontURL()+"/openapi/v2", "", nil)
 			said := a.Header.Get(toldBy)
 			fmt.Printf("       /openapi/v2 of %s: %d, %d bytes, %s\n", n.Name, a.Status, len(a.Body), said)
-			if a.Status != 200 && a.Status != 503 || a.Status == 200 && said != "merged" && said != "partial" {
+			// A kube-apiserver itself takes more than its minute for so many: 504.
+			if a.Status != 200 && a.Status != 503 && a.Status != 504 || a.Status == 200 && said != "merged" && said != "partial" {
 				s.Errorf("/openapi/v2 of %s answered %d, %q: %.300s", n.Name, a.Status, said, a.Body)
 			}
 		}
