@@ -20,15 +20,18 @@ type content struct {
 	// hash is the ETag of the body as it is, without its quotes.
 	hash   string
 	zipped func() []byte
+	// convertible says that JSON may be converted to protobuf.
+	convertible func() bool
 }
 
 // newContent takes the body over: nobody changes it from here on.
 func newContent(mediaType string, body []byte) *content {
 	return &content{
-		mediaType: mediaType,
-		body:      body,
-		hash:      fmt.Sprintf("%X", sha512.Sum512(body)),
-		zipped:    sync.OnceValue(func() []byte { return zip(body) }),
+		mediaType:   mediaType,
+		body:        body,
+		hash:        fmt.Sprintf("%X", sha512.Sum512(body)),
+		zipped:      sync.OnceValue(func() []byte { return zip(body) }),
+		convertible: sync.OnceValue(func() bool { return convertible(body) }),
 	}
 }
 

@@ -73,11 +73,8 @@ func (h schemaHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	c := h.content
-	if media != mediaJSON && !convertible(c.body) {
-		if media = acceptable(req, ""); media == "" {
-			refuse(w, negotiation.NewNotAcceptableError([]string{mediaJSON}))
-			return
-		}
+	if media = c.offered(w, req, media); media == "" {
+		return
 	}
 	if media != mediaJSON {
 		json := c.body

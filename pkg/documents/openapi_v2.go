@@ -61,10 +61,11 @@ func (s *swagger) united() *work {
 		if body == nil {
 			return nil, err
 		}
-		if protobufAsked.Load() && convertible(body) {
+		c := newContent(mediaJSON, body)
+		if protobufAsked.Load() && c.convertible() {
 			s.protobuf(body)
 		}
-		return newContent(mediaJSON, body), err
+		return c, err
 	})
 }
 
@@ -120,9 +121,8 @@ func (s *swagger) serve(w http.ResponseWriter, req *http.Request) {
 	defer cancel()
 	done := s.united()
 	c := done.wait(ctx, patience)
-	if c != nil && media != mediaJSON && !convertible(c.body) {
-		if media = acceptable(req, ""); media == "" {
-			refuse(w, negotiation.NewNotAcceptableError([]string{mediaJSON}))
+	if c != nil {
+		if media = c.offered(w, req, media); media == "" {
 			return
 		}
 	}
